@@ -234,7 +234,7 @@ class DeadLetters:
         assert self._sink is not None  # noqa: S101 - open made it
         rows = _with_batch(letters, batch_id)
         if self._job.mode is Mode.BATCH:
-            self._sink.publish(rows, batch_id, series=f"{self._job.name}:{self._job.run.id}:dead")
+            self._sink.publish(rows, batch_id, series=f"{self._job.name}:{self._job.run.id}:dead", once=True)
         else:
             self._sink(rows, batch_id)
 
@@ -244,7 +244,9 @@ class DeadLetters:
         if letters is not None:
             said = "batch %d: %s, and other rows were dead: its dead letters are published again"
             log.warning(said, batch_id, why)
-            self._sink.publish(_with_batch(letters, batch_id), 0, series=f"{self._job.name}:dead:{uuid.uuid4()}")
+            self._sink.publish(
+                _with_batch(letters, batch_id), 0, series=f"{self._job.name}:dead:{uuid.uuid4()}", once=True
+            )
 
     def close(self, *, ended: bool) -> None:
         """Give the topic up; with ``final`` it ends with the job."""

@@ -12,7 +12,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.publishing import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
 from jobpipe.publisher.channel import Channel
 from jobpipe.publisher.messages import WaitLogger, spool_full
-from jobpipe.publisher.newcomers import APPENDED, Newcomers
+from jobpipe.publisher.newcomers import Newcomers, is_appended, series_of
 from jobpipe.store.position import Position
 
 WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (Portal.run)
@@ -124,8 +124,8 @@ class Admissions:
             self.channel.coordinator.data = Endpoint.parse(admitted.data)
 
     def _replayed(self, key: BatchKey, last: LastSealed) -> Position:
-        if key.batch_id < last.batch_id and key.query_id.startswith(APPENDED):
-            series = key.query_id.removeprefix(APPENDED)
+        if key.batch_id < last.batch_id and is_appended(key.query_id):
+            series = series_of(key.query_id)
             raise CheckpointTooOld(
                 f"topic {self._topic!r}: batch {key.batch_id} of series {series!r} is older than batch "
                 f"{last.batch_id}, which is published already. Ids rise from batch to batch, written one by one",

@@ -7,15 +7,31 @@ import uuid
 
 from jobpipe.errors import NewCheckpoint
 from jobpipe.operations.publishing import NewestQuery
+from jobpipe.store.batches import ONCE
 
 log = logging.getLogger(__name__)
 
 APPENDED = "batch-"  # begins the query ids of batches that were appended outside of a query: these have no checkpoint
 
 
+def is_appended(query_id: str) -> bool:
+    """Tell whether an id is of batches outside of Spark's queries and plain publishers with ids of their own."""
+    return query_id.startswith((APPENDED, ONCE))
+
+
+def series_id(series: str, *, once: bool) -> str:
+    """Return the query id of a series of batches outside of a query; ``once``: it never comes again after days."""
+    return f"{ONCE if once else APPENDED}{series}"
+
+
+def series_of(query_id: str) -> str:
+    """Return the series that an id is of."""
+    return query_id.removeprefix(APPENDED).removeprefix(ONCE)
+
+
 def author(query_id: str) -> str:
     """Return who published under an id, for messages: Spark's queries have a UUID, plain publishers their name."""
-    if query_id.startswith(APPENDED):
+    if is_appended(query_id):
         return "an unnamed publisher"
     try:
         uuid.UUID(query_id)
@@ -43,7 +59,7 @@ class Newcomers:
         Raises:
             NewCheckpoint: the policy is ``refuse``.
         """
-        if newest is None or not newest.n or query_id == self._told or query_id.startswith(APPENDED):
+        if newest is None or not newest.n or query_id == self._told or is_appended(query_id):
             return
         before = newest.query_id
         said = (

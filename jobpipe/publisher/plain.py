@@ -19,7 +19,7 @@ from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMism
 from jobpipe.publisher import opened
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.core import Publisher, SealedBatch
-from jobpipe.publisher.newcomers import APPENDED
+from jobpipe.publisher.newcomers import series_id
 from jobpipe.publisher.numbering import (
     PartitionFunction,
     checked_numbers,
@@ -63,7 +63,7 @@ class PlainPublisher:
         self.place = opened.place_of(config)
         self._partition_by = partition_by
         self._partitioner = partitioner
-        self._appending = f"{APPENDED}{uuid.uuid4()}"  # the query id of batches without an id: none of them is a replay
+        self._appending = series_id(str(uuid.uuid4()), once=True)  # batches without an id: none of them is a replay
         self._appended = 0
         self._lock = threading.Lock()  # of writing: a publisher has one caller at a time
         self._closing = threading.Event()

@@ -22,7 +22,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.publisher import opened
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.core import Publisher, SealedBatch
-from jobpipe.publisher.newcomers import APPENDED
+from jobpipe.publisher.newcomers import series_id
 from jobpipe.publisher.numbering import PartitionFunction
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.spark.caller import calling_run
@@ -138,7 +138,7 @@ class JobPipeSink:
         if self._declared is not None:
             check_types(self._declared, topic)
         self._checked: CheckedRows | None = None
-        self._own_query = f"{APPENDED}{uuid.uuid4()}"
+        self._own_query = series_id(str(uuid.uuid4()), once=True)
         self._run: QueryRun | None = None  # the run that last published through this sink
         self._lock = threading.Lock()  # held while a batch is published
         self.place = opened.place_of(self._config)
@@ -234,7 +234,7 @@ class JobPipeSink:
         sealed = self._publish(df, checked, key, active)
         self._publisher.wait_acked(sealed.position)
 
-    def publish(self, df: DataFrame, batch_id: int, *, series: str) -> None:
+    def publish(self, df: DataFrame, batch_id: int, *, series: str, once: bool = False) -> None:
         """Publish one batch outside a streaming query.
 
         If it is the series' newest batch so far, and an earlier sink sealed it (before a restart), it is skipped.
@@ -242,6 +242,7 @@ class JobPipeSink:
         Args:
             batch_id: rises with each batch of the series.
             series: names the sequence that the batch ids belong to.
+            once: the series ends with a run, so the topic may forget it a week after the last batch.
 
         Raises:
             DuplicateCall: this sink has published the batch already.
@@ -250,7 +251,7 @@ class JobPipeSink:
         """
         require_classic(df.sparkSession, "JobPipeSink")
         with self._one_at_a_time(lambda: True, batch_id):
-            self._publish_once(df, BatchKey(f"{APPENDED}{series}", batch_id, self._own_query), lambda: True)
+            self._publish_once(df, BatchKey(series_id(series, once=once), batch_id, self._own_query), lambda: True)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every subscription has acknowledged everything.

@@ -29,7 +29,7 @@ from jobpipe.errors import Fenced, SpoolError, UnsupportedType
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import parent_of, this_process
 from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.newcomers import APPENDED
+from jobpipe.publisher.newcomers import series_id
 from jobpipe.publisher.offsets import with_offsets
 from jobpipe.publisher.opened import place_of
 from jobpipe.publisher.shared_topics import TopicMark, open_shared
@@ -233,7 +233,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: WriterOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         own = uuid.uuid4().hex
-        self._key = BatchKey(f"{APPENDED}{options.series or own}", options.batch_id or 0, own)
+        self._key = BatchKey(series_id(options.series or own, once=not options.series), options.batch_id or 0, own)
 
     @hide_traceback
     def write(self, iterator: Iterator[Any]) -> Written:

@@ -17,6 +17,8 @@ from jobpipe.store.database import Database
 from jobpipe.store.index import SegmentIndex
 from jobpipe.store.position import Position, prefix
 
+ONCE = "once:"  # begins the ids of queries that publish in one process, or one run, and never come again
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -118,7 +120,7 @@ class Batches:
         return Position(self.log_id, self.epoch_before(n), n, r)
 
     def epoch_before(self, n: int) -> int:
-        """The epoch that sealed batch ``n - 1``; 0 for none. Known for removed batches too."""
+        """The epoch that sealed batch ``n - 1``, also if it is removed; 0 for none, and for what is forgotten."""
         if n <= 0:
             return 0
         found = self._db.value(
@@ -149,6 +151,13 @@ class Batches:
         """The last sealed batch of a query; permanent, also for a batch without rows."""
         row = self._db.one("SELECT batch_id, n, run_id, write_id FROM queries WHERE query_id = ?", query_id)
         return None if row is None else LastSeal(row["batch_id"], row["n"], row["run_id"], row["write_id"])
+
+    def note_sealed(self, query_id: str, last: LastSeal) -> None:
+        """Note what a query has sealed last. Inside a transaction."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO queries SELECT ?, ?, ?, ?, ?, CASE WHEN ? THEN uptime END FROM meta",
+            *(query_id, last.batch_id, last.n, last.run_id, last.write_id, query_id.startswith(ONCE)),
+        )
 
     def newest_query(self) -> dict[str, Any] | None:
         """Who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
@@ -261,7 +270,7 @@ class Batches:
             raise self.loss(position, "beyond batch")
 
     def check_origin(self, position: Position) -> None:
-        """Check that this log has, or had, what lies before ``position``.
+        """Check that this log has, or had, what lies before ``position``, as far as it remembers.
 
         Raises:
             DataLoss: as :meth:`check`, for ``log``, ``beyond head``, ``epoch`` and ``sealed again``.
@@ -271,7 +280,8 @@ class Batches:
         head_n = self.next_n()
         if position.n > head_n or (position.n == head_n and position.r > 0):
             raise self.loss(position, self._or_sealed_again(position, "beyond head"))
-        if position.epoch != self.epoch_before(position.n):
+        sealed_by = self.epoch_before(position.n)
+        if position.epoch != sealed_by and not (position.n > 0 and sealed_by == 0):
             raise self.loss(position, self._or_sealed_again(position, "epoch"))
 
     def _or_sealed_again(self, position: Position, reason: str) -> str:

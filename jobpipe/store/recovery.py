@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jobpipe.errors import RemoteProtocolError, SpoolError
-from jobpipe.store.batches import Batches
+from jobpipe.store.batches import Batches, LastSeal
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
@@ -33,7 +33,7 @@ TAKEN_BACK = "taken back"  # and not sealed again yet: some subscription has not
 MAX_ALIASES = 16  # the newest; each stands for a loss of the spool at the same place
 SEVERAL = "several"  # copies of a batch were lost, and not all of them were divided in one way
 MAX_TEXT = 4096  # characters: the registry takes no more bytes from us
-MAX_QUERIES = 8  # the newest; a topic has one query at a time, and a new one with each new checkpoint
+MAX_QUERIES = 8  # the newest of those that come again: one at a time, and a new one with each new checkpoint
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,9 @@ class Recovery:
         if lost is not None and lost != division:
             division = SEVERAL if lost and division else ""
         others = self._db.all(
-            "SELECT query_id, batch_id FROM queries WHERE query_id != ? ORDER BY n DESC LIMIT ?", query_id, MAX_QUERIES
+            "SELECT query_id, batch_id FROM queries WHERE query_id != ? ORDER BY once_up IS NOT NULL, n DESC LIMIT ?",
+            query_id,
+            MAX_QUERIES,
         )
         return RecoveryPoint(
             log=start.log,
@@ -233,7 +235,7 @@ class Recovery:
             db.execute("INSERT INTO epochs VALUES (?, ?, '', 0)", point.start_epoch, point.start_n - 1)
         last = [*point.queries, *([(point.query_id, point.batch_id - 1)] if point.batch_id > 0 else [])]
         for query_id, batch_id in last:
-            db.execute("INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", query_id, batch_id, point.start_n)
+            self._batches.note_sealed(query_id, LastSeal(batch_id, point.start_n, "", None))
         self._wait_for(point, None if point.end_n > point.start_n else READ)
 
     def take_back(self, start: Position, end: Position, query_id: str, batch_id: int, division: str) -> None:
@@ -281,9 +283,7 @@ class Recovery:
         )
         db.execute("INSERT OR IGNORE INTO epochs VALUES (?, ?, '', 0)", point.end_epoch, point.start_n)
         db.execute("UPDATE meta SET next_n = ?", point.end_n)
-        db.execute(
-            "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, '', NULL)", point.query_id, point.batch_id, point.end_n
-        )
+        self._batches.note_sealed(point.query_id, LastSeal(point.batch_id, point.end_n, "", None))
         db.execute("UPDATE subscriptions SET acked_n = ? WHERE acked_n = ?", point.end_n, point.start_n)
         return point
 

@@ -16,6 +16,8 @@ from jobpipe.store.hosts import Hosts
 from jobpipe.store.leases import Leases
 from jobpipe.store.subscriptions import Subscriptions
 
+ONCE_KEPT = 7 * 86_400.0  # seconds of uptime in which a run that failed is run again, and must not publish twice
+EPOCHS_KEPT = 1_000  # before the first batch that is there; older positions are only known to be removed
 STEP = 200  # batches or files a transaction: a few milliseconds, so that a seal never waits long
 
 
@@ -94,6 +96,7 @@ class Retirer:
             dropped: list[Hold] = []
             with self._told(dropped, EXPIRED), self._db.write():
                 self._leases.expire()
+                self._forget()
                 if policy.expire_holds:
                     dropped += self._holds.expire()
                 if self._db.value("SELECT count(*) FROM subscriptions") < policy.min_subscribers:
@@ -167,6 +170,22 @@ class Retirer:
         """Return, once, the hosts whose files batches removed since the last call had."""
         found, self._left_on = self._left_on, set()
         return found
+
+    def _forget(self) -> None:
+        """Forget queries that do not come again, and the epochs of batches that were removed long ago.
+
+        The newest query stays: it tells a new one that another was here.
+        """
+        tail = self._batches.tail_n()
+        self._db.execute(
+            "DELETE FROM queries WHERE once_up < ? AND n <= ? AND rowid < (SELECT max(rowid) FROM queries)",
+            *(self._clock.uptime - ONCE_KEPT, tail),
+        )
+        self._db.execute(
+            "DELETE FROM epochs WHERE first_n < (SELECT max(first_n) FROM epochs WHERE first_n < ?) "
+            "AND epoch < (SELECT epoch FROM epochs ORDER BY epoch DESC LIMIT 1 OFFSET ?)",
+            *(tail, EPOCHS_KEPT - 1),
+        )
 
     @contextlib.contextmanager
     def _told(self, dropped: list[Hold], why: str) -> Iterator[None]:

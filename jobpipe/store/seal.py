@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, RemoteProtocolError, SegmentCorrupt
-from jobpipe.store.batches import Batches
+from jobpipe.store.batches import Batches, LastSeal
 from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.files import FileSegmentSink, check_length, file_name, new_write_id, sync_directory, write_id_of
@@ -169,10 +169,7 @@ class Sealer:
             )
             n += 1
         if batch.query_id:
-            db.execute(
-                "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, ?, ?)",
-                *(batch.query_id, batch.batch_id, n, batch.run_id, batch.write_id),
-            )
+            self._batches.note_sealed(batch.query_id, LastSeal(batch.batch_id, n, batch.run_id, batch.write_id))
         return Position(self._batches.log_id, self._db.epoch, n) if visible else self._batches.at(n)
 
     def _check_one(self, batch: NewBatch, segment: SegmentInfo) -> None:

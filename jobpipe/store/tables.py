@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from jobpipe.errors import SpoolError
 
 APPLICATION = 0x4A504950  # "JPIP"
-FORMAT = 6
+FORMAT = 7
 _TABLES = """
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
@@ -39,8 +39,11 @@ CREATE TABLE segments(
 CREATE INDEX segments_by_host ON segments(host, n) WHERE host IS NOT NULL;
 -- What host servers keep, with placement "host".
 CREATE TABLE kept(host TEXT PRIMARY KEY, segments INTEGER NOT NULL, bytes INTEGER NOT NULL);
+-- The last batch of each query. One that does not come again has once_up, its time, and is forgotten later.
 CREATE TABLE queries(
-    query_id TEXT PRIMARY KEY, batch_id INTEGER NOT NULL, n INTEGER NOT NULL, run_id TEXT NOT NULL, write_id TEXT);
+    query_id TEXT PRIMARY KEY, batch_id INTEGER NOT NULL, n INTEGER NOT NULL, run_id TEXT NOT NULL, write_id TEXT,
+    once_up REAL);
+CREATE INDEX queries_by_age ON queries(once_up) WHERE once_up IS NOT NULL;
 CREATE TABLE subscriptions(
     name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
     grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL);

@@ -103,7 +103,7 @@ class JobpipeSink(Sink):
             self.open(batch, job)
         assert self._sink is not None  # noqa: S101 - open made it
         if job.mode is Mode.BATCH:
-            self._sink.publish(batch, batch_id, series=f"{job.name}:{job.run.id}")
+            self._sink.publish(batch, batch_id, series=f"{job.name}:{job.run.id}", once=True)
         else:
             self._sink(batch, batch_id)
 
