@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -260,3 +264,122 @@ def test_files_of_a_stream_that_had_no_dead_letters(writer: Writer) -> None:
     assert [path.name for path in (writer.folder / "out").iterdir()] == ["_spark_metadata"]
     write("other")
     assert writer.spark.read.parquet(str(writer.folder / "other")).count() == 4
+
+
+class Interleaved:
+    """Two attempts in threads, which go on in turn: one stands still at a step until the other has come to one.
+
+    Their rows are files that were written before: what is tried is how they are put in place.
+    """
+
+    def __init__(self, writer: Writer, patch: pytest.MonkeyPatch) -> None:
+        self.writer = writer
+        self._gates: dict[int, tuple[int, threading.Event, threading.Event]] = {}  # by thread: stop at, reached, go on
+        self._steps: Counter[int] = Counter()
+        for name in (*STEPS, "_exists"):
+            patch.setattr(RunFiles, name, self._stopping(getattr(RunFiles, name)))
+        self.made = writer.folder / "made"
+        for name, rows in (("one", range(11, 13)), ("two", range(21, 23)), ("before", range(1, 3))):
+            frame = writer.spark.range(rows.start, rows.stop, 1, 2).selectExpr("id", "id % 2 AS odd")
+            frame.write.parquet(str(self.made / name))
+
+    def _stopping(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*given: Any) -> Any:
+            me = threading.get_ident()
+            if me in self._gates:
+                stop_at, reached, go_on = self._gates[me]
+                if self._steps[me] == stop_at:
+                    reached.set()
+                    assert go_on.wait(30)
+                self._steps[me] += 1
+            return function(*given)
+
+        return step
+
+    def write(self, rows: str, run: str, attempt: int, mode: str, check: Callable[[], None] = lambda: None) -> None:
+        job = JobContext(
+            pipeline="shop",
+            job="copy",
+            mode=Mode.BATCH,
+            storage=str(self.writer.folder / "state"),
+            folder=self.writer.folder,
+            run=RunValues(run),
+            attempt=attempt,
+            check=check,
+        )
+        files = RunFiles(self.writer.spark, str(self.writer.folder / "out"), job)
+        files.write(mode, lambda folder: self._copy(rows, folder))
+
+    def _copy(self, rows: str, uri: str) -> None:
+        shutil.copytree(self.made / rows, unquote(urlsplit(uri).path))
+
+    def start(self, stop_at: int, *given: Any) -> tuple[threading.Thread, threading.Event, list[BaseException]]:
+        """Begin an attempt; return when it stands still at a step, or has ended."""
+        reached, go_on, failed = threading.Event(), threading.Event(), list[BaseException]()
+
+        def run() -> None:
+            self._gates[threading.get_ident()] = (stop_at, reached, go_on)
+            self._steps[threading.get_ident()] = 0
+            try:
+                self.write(*given)
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                del self._gates[threading.get_ident()]
+                reached.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert reached.wait(30)
+        return thread, go_on, failed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+@pytest.mark.parametrize("same_run", [True, False])
+def test_an_attempt_that_stood_still_takes_nothing_away(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, mode: str, same_run: bool
+) -> None:
+    """It stands still at each step; the next attempt does all of its work, or a part, before it goes on."""
+    tried = Interleaved(writer, monkeypatch)
+    begun = threading.Event()
+
+    def check() -> None:
+        if begun.is_set():
+            raise Killed
+
+    second_run = "first" if same_run else "second"
+    for first_step, second_step in ((one, two) for one in count() for two in (*range(one % 3, 30, 3), 1000)):
+        writer.clear()
+        begun.clear()
+        shutil.copytree(tried.made / "before", writer.folder / "out")
+        first, let_first, _ = tried.start(first_step, "one", "first", 1, mode, check)
+        ended_first = not first.is_alive()
+        begun.set()
+        second, let_second, failed = tried.start(second_step, "two", second_run, 2, mode)
+        let_first.set()
+        first.join(30)
+        let_second.set()
+        second.join(30)
+        assert not first.is_alive()
+        assert not second.is_alive()
+        where = f"first at step {first_step}, second at step {second_step}"
+        if not failed:
+            check_rows(writer, mode, same_run=same_run, where=where)
+        tried.write("two", second_run, 3, mode)
+        check_rows(writer, mode, same_run=same_run, where=where)
+        assert writer.hidden() == [], where
+        if ended_first and second_step == 1000:
+            break
+    assert first_step > 8
+
+
+def check_rows(writer: Writer, mode: str, *, same_run: bool, where: str) -> None:
+    before, one, two = [1, 2], [11, 12], [21, 22]
+    right = [two] if mode == "overwrite" else [before + two, before + one + two]
+    if same_run:
+        right = [one, two] if mode == "overwrite" else [before + one, before + two]
+    files = [path for path in (writer.folder / "out").rglob("*.parquet") if "/." not in str(path)]
+    found = sorted(row for path in files for row in parquet.read_table(path)["id"].to_pylist())
+    assert found in right, where

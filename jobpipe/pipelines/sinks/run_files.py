@@ -5,6 +5,10 @@ What is in place says in a hidden file which run it is of: an attempt that follo
 there and saying so writes nothing. The next attempt of the job, of the same run or of another one, first ends what a
 killed attempt had begun to put in place, and deletes what it has left.
 
+An attempt may stand still between two steps, while the next one does all of this. File systems have no step that
+depends on a condition. So each step can be undone, or looks afterwards at what it did; what a later attempt writes is
+not touched.
+
 A rename is one step on HDFS and on local disks. Object stores copy file by file: there readers may see a part.
 """
 
@@ -14,7 +18,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, Fenced
 from jobpipe.pipelines.context import JobContext
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 _MARK = "_jobpipe_run"
 _RUNS = "_jobpipe_runs"
+_OLD = ".old"
 
 
 class RunFiles:
@@ -39,7 +44,7 @@ class RunFiles:
         self._mine = _hash(job.name)  # in the names of all that the job's runs make
         self._run = f"{self._mine}.{_hash(job.run.id)}"
         self._aside = self._beside(f"{self._run}.{job.attempt}")
-        self._old = self._beside(f"{self._mine}.old")
+        self._old = self._beside(f"{self._run}.{job.attempt}{_OLD}")
         self._runs = self._below(self._target, _RUNS)
 
     def write(self, mode: str, save: Callable[[str], None]) -> None:
@@ -70,11 +75,32 @@ class RunFiles:
                 text = f"{self._target} is there already; give mode: append, overwrite or ignore, or another path"
                 raise ConfigError(text, path=str(self._target))
         self._save(save)
-        self._create(self._below(self._aside, _MARK), self._job.run.id)
         self._job.check()
+        self._swap()
+
+    def _swap(self) -> None:
+        """Put this attempt's folder in the target's place; nothing is changed if another attempt came between.
+
+        Raises:
+            Fenced: another attempt came between.
+        """
         if self._exists(self._target):
             self._rename(self._target, self._old)
-        self._rename(self._aside, self._target)
+            if self._read(self._below(self._old, _MARK)) == self._job.run.id:
+                self._put_back(self._old)
+                return
+        try:
+            self._rename(self._aside, self._target)
+        except Exception:
+            self._put_back(self._old)
+            raise
+        if self._exists(self._below(self._target, self._aside.getName())):  # a rename to what is there moves into it
+            text = f"another attempt of job {self._job.name} has written {self._target}; start the run again"
+            raise Fenced(text, path=str(self._target))
+
+    def _put_back(self, old: Any) -> None:
+        if self._exists(old) and not self._exists(self._target):
+            self._rename(old, self._target)
 
     def _append(self, save: Callable[[str], None]) -> None:
         """Choose this attempt's files, which are then moved into the target: of a run, those of one attempt."""
@@ -87,24 +113,40 @@ class RunFiles:
     def _tidy(self) -> None:
         """End what the job's attempts, of any run, have begun to put in place; delete what else is left of them."""
         self._job.check()  # one that was replaced must not delete what its successor writes
-        if self._exists(self._old) and not self._exists(self._target):  # it ended between the two renames
-            self._rename(self._old, self._target)
+        before = [path for path in self._left(self._target.getParent()) if path.getName().endswith(_OLD)]
+        if before:  # an attempt ended between its two renames
+            self._put_back(max(before, key=self._marked_at))
         chosen = self._list(self._runs, f"{self._mine}.*.attempt")
         for file in chosen:
             if attempt := self._read(file):  # one that says nothing: it ended before a file was moved
                 self._move(file.getName().removesuffix(".attempt"), attempt)
-        for left in self._list(self._target.getParent(), f"*.{self._mine}.*"):
-            if left.getName().startswith(f".{self._target.getName()}.{self._mine}."):
-                self._delete(left)
+        for left in (*self._left(self._target), *self._left(self._target.getParent())):
+            self._delete(left)
         for file in chosen:  # last: as long as it is there, no other attempt of its run can be chosen
             self._delete(file)
+
+    def _left(self, folder: Any) -> list[Any]:
+        """Return what the job's attempts, up to this one, have left in a folder: later ones are at work."""
+        found = []
+        for path in self._list(folder, f"*.{self._mine}.*"):
+            name = path.getName()
+            attempt = name.removesuffix(_OLD).rpartition(".")[2]
+            own = name.startswith(f".{self._target.getName()}.{self._mine}.")
+            if own and attempt.isdecimal() and int(attempt) <= self._job.attempt:
+                found.append(path)
+        return found
+
+    def _marked_at(self, folder: Any) -> int:
+        """Return when a folder was made by a run, in milliseconds since 1970; 0 for one that was not."""
+        mark = self._below(folder, _MARK)
+        return int(self._fs.getFileStatus(mark).getModificationTime()) if self._exists(mark) else 0
 
     def _move(self, run: str, attempt: str) -> None:
         """Move the files of an attempt into the target, if that has not come to its end."""
         done = self._below(self._runs, f"{run}.done")
-        if self._exists(done):
-            return
         aside = self._beside(f"{run}.{attempt}")
+        if self._exists(done) or not self._exists(self._below(aside, _MARK)):
+            return  # without a mark: it stood still, and was chosen after a later attempt had deleted its files
         for file in list(self._files(aside)):
             inside = str(file)[len(str(aside)) + 1 :]
             folder, _, name = inside.rpartition("/")
@@ -115,6 +157,7 @@ class RunFiles:
 
     def _save(self, save: Callable[[str], None]) -> None:
         save(str(self._aside))
+        self._create(self._below(self._aside, _MARK), self._job.run.id)
 
     # -- the file system -----------------------------------------------------------------------------------------------
 
