@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.checkpoint_owner import parts_of
+from jobpipe.pipelines.checkpoint_owner import owner_of
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
@@ -78,11 +78,8 @@ def fits_of(job: Job) -> str:
 
     Of programs of the user's own, and of flows, which keep no checkpoint, nothing is known: "[]".
     """
-    if job.spec.application is not None or job.spec.type == "flow":
-        return "[]"
-    sources, state = parts_of(job)
-    known = [[part.name or None, part.type, part.which] for part in sources]
-    return json.dumps([known, [[part.type, part.which] for part in state]], sort_keys=True)
+    owner = owner_of("", "", job)
+    return json.dumps([[part.model_dump() for part in parts] for parts in (owner.sources, owner.state)], sort_keys=True)
 
 
 def subscriptions_by_job(pipeline: Pipeline) -> dict[str, list[tuple[str, str]]]:

@@ -6,49 +6,84 @@ would have a query leave out rows without a word.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from jobpipe.errors import CheckpointMismatch
+from jobpipe.pipelines.file_paths import expanded, is_uri, local_folder
 from jobpipe.pipelines.pipeline import Job, Stage
 from jobpipe.pipelines.secret_keys import is_secret
 from jobpipe.pipelines.spec import Mode
 
 NAME = "owner.json"
-MOST_BYTES = 1 << 20
+VERSION = 2
+MOST_BYTES = 16 << 20
 _SHOWN = 200  # characters of a part, in an error
 _TUNING = frozenset(
     {
-        *("batchsize", "fetchsize", "isolationlevel", "numpartitions", "querytimeout", "sessioninitstatement"),
+        *("batchsize", "fetchsize", "isolationlevel", "numpartitions", "querytimeout"),
         *("fetchoffset.numretries", "fetchoffset.retryintervalms", "kafkaconsumer.polltimeoutms", "groupidprefix"),
         *("maxbytespertrigger", "maxfilespertrigger", "maxoffsetspertrigger", "maxrowspertrigger", "maxtriggerdelay"),
         *("minoffsetspertrigger", "minpartitions", "minrowspertrigger", "maxcachedfiles", "discardcachedinputratio"),
-        *("rampuptime", "rowsperbatch", "rowspersecond", "failondataloss", "latestfirst", "schema", "at-least-once"),
+        *("rampuptime", "rowsperbatch", "rowspersecond", "failondataloss", "latestfirst", "at-least-once"),
+        *("kafka.max.poll.records", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "compression"),
     }
 )
 """Options, in small letters, that say how rows are read or written, and not which: of plug-ins that do not say it."""
+_CLEAR = frozenset(
+    {
+        *(
+            "path",
+            "format",
+            "table",
+            "dbtable",
+            "topic",
+            "subscribe",
+            "function",
+            "foreach-batch",
+            "database",
+            "schema",
+        ),
+        *("collection", "catalog", "branch", "kafka.bootstrap.servers"),
+    }
+)
+"""Options whose values are noted as they are; of a plug-in that does not say what identifies it, others as a hash."""
+_SETS = frozenset({"subscribe", "topic", "kafka.bootstrap.servers"})
+"""Options that are lists, in a text or as one, in any order."""
+_BROKERS = "kafka.bootstrap.servers"
+_REFERENCE = re.compile(r"(?:env|file):.*", re.DOTALL)
+_PORTS = re.compile(r"(?<=://)([^/?;]*):(?:5432|3306)(?=[/?;]|\Z)")
 
 
 class Part(BaseModel):
     """A stage of a job.
 
     Attributes:
-        name: of a source, its view; else "".
-        which: the options by which it is this one.
+        which: the options by which it is this one, in small letters, in one of the ways in which each can be written.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = ""
     type: str
     which: dict[str, Any]
 
     def __str__(self) -> str:
         said = " ".join(f"{key} {_text(value)}" for key, value in self.which.items())
-        return f"{self.name}{': ' if self.name else ''}{self.type} {said}".rstrip()[:_SHOWN]
+        return f"{self.type} {said}".rstrip()[:_SHOWN]
+
+    def is_same(self, other: Part) -> bool:
+        """Tell whether it is the same source or sink; Kafka's brokers are, if one of them is."""
+        mine, others = dict(self.which), dict(other.which)
+        brokers = _names(mine.pop(_BROKERS, None)), _names(others.pop(_BROKERS, None))
+        together = brokers[0] == brokers[1] or bool(set(brokers[0]) & set(brokers[1]))
+        return together and (self.type, mine) == (other.type, others)
 
 
 class Owner(BaseModel):
@@ -56,11 +91,12 @@ class Owner(BaseModel):
 
     Attributes:
         namespace: of the registry.
-        state: the stages that keep state.
+        state: the stages that keep state, and are known to.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    version: int = VERSION
     namespace: str
     pipeline: str
     job: str
@@ -79,35 +115,28 @@ class Owner(BaseModel):
         Raises:
             CheckpointMismatch: it belongs to another job, or this one had other sources, state or sinks.
         """
-        name = f"{storage}/{NAME}"
-        try:
-            other = Owner.model_validate_json(note)
-        except ValidationError as error:
-            raise CheckpointMismatch(
-                f"{name} does not say what the checkpoint in {storage} belongs to: {error.error_count()} problems; if "
-                "it is this job's, delete the file",
-                file=name,
-            ) from error
+        other = _read(note, storage)
         if (other.namespace, other.pipeline, other.job) != (self.namespace, self.pipeline, self.job):
             raise CheckpointMismatch(
                 f"the checkpoint in {storage} belongs to {other.title}, and this is {self.title}: it would leave out "
                 "the rows that the other one has read. Give the pipeline another storage; if it is the same job under "
-                f"another name, delete {name}",
-                file=name,
+                f"another name, delete {storage}/{NAME}",
+                file=f"{storage}/{NAME}",
             )
+        if not begun or not self.sources or other.version < VERSION:
+            return
         for what, before, now in (
             ("sources", other.sources, self.sources),
             ("stages that keep state", other.state, self.state),
             ("sinks", other.sinks, self.sinks),
         ):
-            if begun and before != now:
-                come = _some(part for part in now if part not in before)
-                gone = _some(part for part in before if part not in now)
+            come, gone = _without(now, before), _without(before, now)
+            if come or gone:
                 raise CheckpointMismatch(
-                    f"the checkpoint in {storage} does not fit job {self.job}: among its {what} is now {come}, and was "
-                    f"{gone} when the checkpoint was begun. {remedy(self.job)}; if it is to go on from it all the "
-                    f"same, delete {name}",
-                    file=name,
+                    f"the checkpoint in {storage} does not fit job {self.job}: among its {what} is now {_some(come)}, "
+                    f"and was {_some(gone)} when the checkpoint was begun. {remedy(self.job, storage)}; if it is to go "
+                    f"on from it all the same, delete {storage}/{NAME}",
+                    file=f"{storage}/{NAME}",
                 )
 
     @property
@@ -117,41 +146,132 @@ class Owner(BaseModel):
 
     def text(self) -> str:
         """Return the note."""
-        return f"{self.model_dump_json(indent=1)}\n"
+        return f"{json.dumps(self.model_dump(), indent=1)}\n"
 
 
-def remedy(job: str) -> str:
+def _read(note: str, storage: str) -> Owner:
+    name = f"{storage}/{NAME}"
+    try:
+        said = json.loads(note)
+        version = said.get("version", 1) if isinstance(said, dict) else 0
+        if isinstance(version, int) and version > VERSION:
+            raise CheckpointMismatch(
+                f"{name} is of version {version}, and this jobpipe knows {VERSION}: run the job with the jobpipe that "
+                "wrote it, or a newer one",
+                file=name,
+            )
+        if version == 1:
+            return Owner(version=1, **{key: said[key] for key in ("namespace", "pipeline", "job")})
+        return Owner.model_validate(said)
+    except (ValueError, KeyError) as error:
+        problems = error.error_count() if isinstance(error, ValidationError) else 1
+        raise CheckpointMismatch(
+            f"{name} does not say what the checkpoint in {storage} belongs to: {problems} problems; if it is this "
+            "job's, delete the file",
+            file=name,
+        ) from error
+
+
+def remedy(job: str, storage: str) -> str:
     """Return what to do where a checkpoint does not fit a job."""
+    if local_folder(storage) is None:
+        return f"To begin without it, move {storage} away"
     return f"With --new-checkpoint {job}, of `pipeline run` and `pipeline submit`, the job begins without it"
 
 
 def owner_of(namespace: str, pipeline: str, job: Job) -> Owner:
     """Return what the checkpoint of a job belongs to; of programs, and jobs without one, no more than their names."""
-    if job.spec.application is not None or job.spec.type == "flow" or job.mode is Mode.BATCH:
+    if not has_checkpoint(job):
         return Owner(namespace=namespace, pipeline=pipeline, job=job.name)
-    sources, state = parts_of(job)
-    sinks = tuple(sorted((_part(stage) for stage in job.sinks), key=str))
-    return Owner(namespace=namespace, pipeline=pipeline, job=job.name, sources=sources, state=state, sinks=sinks)
-
-
-def parts_of(job: Job) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Return the sources of a job, and its stages that keep state."""
-    sources = sorted(job.sources.items(), key=lambda item: item[0] or "")
-    return tuple(_part(stage, view or "") for view, stage in sources), tuple(
-        Part(type=stage.type, which=_plain(stage.given)) for stage in job.transforms if stage.plugin.stateful
+    routes = tuple(Part(type="route", which={"topic": route.sink_table}) for route in job.spec.route or ())
+    return Owner(
+        namespace=namespace,
+        pipeline=pipeline,
+        job=job.name,
+        sources=tuple(part_of(stage) for stage in job.sources.values()),
+        state=tuple(_state(stage) for stage in job.transforms if stage.plugin.stateful),
+        sinks=tuple(part_of(stage) for stage in job.sinks) + routes,
     )
 
 
-def _part(stage: Stage[Any], name: str = "") -> Part:
+def has_checkpoint(job: Job) -> bool:
+    """Tell whether a job is a query of ours that goes on from a checkpoint."""
+    return job.spec.application is None and job.spec.type != "flow" and job.mode is Mode.STREAMING
+
+
+def part_of(stage: Stage[Any]) -> Part:
+    """Return which source or sink a stage is."""
     which = stage.plugin.identifying
-    flat = {**stage.given, **_section(stage.given.get("options"))}
-    flat.pop("options", None)
-    chosen = {
-        key: value
-        for key, value in sorted(flat.items())
-        if (key.lower() not in _TUNING if which is None else key.lower() in which) and not is_secret(key)
-    }
-    return Part(name=name, type=stage.type, which=_plain(chosen))
+    chosen: dict[str, Any] = {}
+    for key, value, is_own in _given(stage):
+        tunes = key in _TUNING or (is_own and key == "schema")
+        if tunes if which is None else key not in which:
+            continue
+        if is_secret(key) and not (isinstance(value, str) and _REFERENCE.match(value)):
+            continue  # a reference may name a place
+        told = _normal(key, value, stage)
+        if which is None and key not in _CLEAR and not is_secret(key):
+            told = f"(hash {hashlib.sha256(_text(told).encode(errors='replace')).hexdigest()[:12]})"
+        chosen[f"options.{key}" if key in chosen else key] = told
+    return Part(type=stage.type, which=dict(sorted(chosen.items())))
+
+
+def _given(stage: Stage[Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the names of a stage's options in small letters, their values, and whether they are the stage's own."""
+    options = stage.given.get("options")
+    for values, is_own in ((stage.given, True), (options if isinstance(options, Mapping) else {}, False)):
+        for key, value in values.items():
+            if not (is_own and key == "options"):
+                yield key.lower(), value, is_own
+
+
+def _state(stage: Stage[Any]) -> Part:
+    said = stage.plugin.options.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return Part(type=stage.type, which=_plain({key: value for key, value in said.items() if not is_secret(key)}))
+
+
+def _normal(key: str, value: Any, stage: Stage[Any]) -> Any:
+    """Return a value in the one of its spellings that is noted."""
+    if key in _SETS:
+        return ",".join(sorted(_names(value)))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return [_normal(key, each, stage) for each in value]
+    if isinstance(value, (dict, Mapping)):
+        return _plain(value)
+    text = str(value)
+    if key == "path" and not (stage.type == "iceberg" and "/" not in text):
+        return _place(text, stage.folder)
+    if key == "url":
+        return _database(text, stage.folder)
+    return text
+
+
+def _place(path: str, folder: Path) -> str:
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    if is_uri(path):
+        return path.rstrip("/")
+    home, slash, rest = path.partition("/")
+    return os.path.normpath(folder / (str(expanded(home, "path")) + slash + rest if home.startswith("~") else path))
+
+
+def _database(url: str, folder: Path) -> str:
+    """Return a URL of a database without what only tunes the connection."""
+    bare = url.removeprefix("jdbc:").partition("?")[0]
+    scheme, _, path = bare.partition(":")
+    if scheme == "sqlite":
+        return f"sqlite:{_place(path, folder)}" if path and path != ":memory:" else bare
+    return _PORTS.sub(r"\1", bare)
+
+
+def _names(value: Any) -> list[str]:
+    """Return the names of a list, or of a text with commas; those of a mapping as JSON."""
+    if isinstance(value, Mapping):
+        return [json.dumps(dict(value), sort_keys=True, default=str)]
+    given = value if isinstance(value, (list, tuple)) else () if value is None else str(value).split(",")
+    return [str(name).strip() for name in given]
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,12 +280,20 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _section(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _without(parts: Iterable[Part], others: Iterable[Part]) -> list[Part]:
+    """Return the parts that are not among the others; each of these stands for one."""
+    left, found = list(others), []
+    for part in parts:
+        same = next((other for other in left if part.is_same(other)), None)
+        if same is None:
+            found.append(part)
+        else:
+            left.remove(same)
+    return found
 
 
 def _some(parts: Iterable[Part]) -> str:

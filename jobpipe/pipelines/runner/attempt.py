@@ -22,6 +22,7 @@ from jobpipe.config.job_secrets import give
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
 from jobpipe.pipelines.checkpoint_owner import Owner, owner_of
+from jobpipe.pipelines.checkpoint_storage import claim
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.graph import subscribers_of
@@ -33,7 +34,6 @@ from jobpipe.pipelines.runner.holding import Holding, Replaced
 from jobpipe.pipelines.runner.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
 from jobpipe.pipelines.runner.starting_jvm import StartingJvm
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
-from jobpipe.pipelines.runner.storage import claim
 from jobpipe.pipelines.runner.work import Done, Work, failure, told_of_checkpoint
 from jobpipe.pipelines.sessions import kill_companions
 from jobpipe.pipelines.snapshot import Snapshot
@@ -148,7 +148,7 @@ def _held(
         log.info("attempt %d of run %s has the lease", snapshot.attempt, snapshot.run)
         done = _worked(snapshot, pipeline, job, keys, owner, holding, stop, reporter, replaced, jvm)
         leaving.set()
-        done = told_of_checkpoint(done, snapshot.storage, job.name)
+        done = told_of_checkpoint(done, snapshot.storage, job)
         _tell(done, stop)
         reporter.tell(done.batches, done.rows, done.cause)
         holding.release(_end_record(snapshot, done), LEAVE_SECONDS)
@@ -211,8 +211,7 @@ def _worked(
                 return Done(stopped=True)
         except Replaced as error:
             replaced(str(error))
-        if not is_here:
-            claim(snapshot.storage, owner, spark)
+        claim(snapshot.storage, owner, spark)  # an attempt before this one may have noted its own meanwhile
         fence.mark()
         fence.watch(replaced)
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from jobpipe.pipelines.checkpoint_storage import storage_of
 from jobpipe.pipelines.runner.holding import Replaced
-from jobpipe.pipelines.runner.storage import storage_of
 from jobpipe_registry.job_records import Lease
 
 log = logging.getLogger(__name__)

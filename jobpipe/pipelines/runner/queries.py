@@ -20,6 +20,7 @@ from jobpipe.pipelines.plugins import Sink, Source
 from jobpipe.pipelines.queries import start_for_each_batch
 from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.routes import Routes, routes_of
+from jobpipe.pipelines.runner.query_shape import claim_shape, shape_of
 from jobpipe.pipelines.runner.routing import RoutedSink
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import at_stage, place_of, reason_in
@@ -111,13 +112,16 @@ class QueryWork:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _batch(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> Done:
-        frame = self._opened(sinks, dead)
+        frame = self._opened(self._sources(), sinks, dead)
         self._writer(sinks, dead)(frame, 0)
         return Done(batches=1)
 
     def _stream(self, sinks: Sequence[Sink], dead: DeadLetters | None, stop: StopRequest) -> Done:
         with stop.interrupting():  # topics are waited for
-            frame = self._opened(sinks, dead)
+            frames = self._sources()
+            frame = self._opened(frames, sinks, dead)
+        shape = shape_of(frame, self._job, frames, self._context.output_mode or "append")
+        claim_shape(self._context.storage, shape, self._job.name, self._spark)
         write = self._writer(sinks, dead)
         if dead is None and len(sinks) == 1:
             query = sinks[0].start(frame, self._context)
@@ -125,9 +129,10 @@ class QueryWork:
             query = start_for_each_batch(frame, self._context, write)
         return self._wait(query, stop)
 
-    def _opened(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> DataFrame:
+    def _opened(
+        self, frames: dict[str | None, DataFrame], sinks: Sequence[Sink], dead: DeadLetters | None
+    ) -> DataFrame:
         """Return the rows that will be written; those of a job with dead letters are not transformed yet."""
-        frames = self._sources()
         frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
         good = frame if dead is None else dead.open(frame)
         for sink in sinks:

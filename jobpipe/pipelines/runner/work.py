@@ -7,22 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from jobpipe.errors import CheckpointMismatch, JobpipeError
-from jobpipe.pipelines.checkpoint_owner import remedy
+from jobpipe.pipelines.checkpoint_owner import has_checkpoint, remedy
+from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import file_in, reason_of, stage_of
 from jobpipe.spark.query_job import with_remedy
 
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
 _OF_CHECKPOINT = re.compile(
-    r"""For\ input\ string:\ "\{|sources\ in\ the\ checkpoint\ offsets
-    |STATE_STORE_(?:KEY|VALUE)_(?:SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)
+    r"""There\ are\ \[\d+\]\ sources\ in\ the\ checkpoint\ offsets
+    |\[(?:STATE_STORE_(?:KEY|VALUE)_(?:SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)
     |STATE_STORE_(?:COLUMN_FAMILY_SCHEMA_INCOMPATIBLE|CHECKPOINT_LOCATION_NOT_EMPTY)
     |STATE_STORE_INVALID_(?:CONFIG_AFTER_RESTART|VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE)
     |STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)
-    |STREAMING_CHECKPOINT_MISSING_METADATA_FILE|STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS""",
+    |STREAMING_CHECKPOINT_MISSING_METADATA_FILE|STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS)\]""",
     re.VERBOSE,
 )
-"""What Spark says of a checkpoint of another query; seen in 4.3.0, and in its list of error conditions."""
+_OF_FIRST_BATCH = re.compile(r"""For input string: "\{|Wrong basePath """)
+"""What Spark says of a checkpoint of another query; seen in 4.3.0, and in its list of error conditions. The second is
+said where it reads the checkpoint's offsets, before the first micro-batch; later it may be said of a row."""
 _KNOWN = ("builtins", "jobpipe", "py4j", "pyspark")  # packages whose errors go by their names alone
 _PLACE = ("topic", "offset", "partition", "stage", "key", "file")  # fields of errors that say where; no row's values
 
@@ -82,11 +85,14 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     return Done(name, with_remedy(said), place, batches=batches, rows=rows)
 
 
-def told_of_checkpoint(done: Done, storage: str, job: str) -> Done:
+def told_of_checkpoint(done: Done, storage: str, job: Job) -> Done:
     """Return the end of a job's work; if Spark says that the checkpoint does not fit, as that error, with a remedy."""
-    if not _OF_CHECKPOINT.search(done.message) or done.error == CheckpointMismatch.__name__:
+    if not has_checkpoint(job) or done.error == CheckpointMismatch.__name__:
         return done
-    said = f"the checkpoint in {storage} does not fit job {job}: {done.message}. {remedy(job)}"
+    early = done.batches == 0 and _OF_FIRST_BATCH.search(done.message)
+    if not early and not _OF_CHECKPOINT.search(done.message):
+        return done
+    said = f"the checkpoint in {storage} does not fit job {job.name}: {done.message}. {remedy(job.name, storage)}"
     return replace(done, error=CheckpointMismatch.__name__, message=said)
 
 

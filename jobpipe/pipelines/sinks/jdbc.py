@@ -43,7 +43,7 @@ class JdbcUpsertSink(Sink):
     """
 
     type = "jdbc-upsert"
-    identifying: ClassVar[frozenset[str] | None] = frozenset({"url", "table"})
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"url", "table", "ledger"})
     promise = Promise(True, "one transaction writes a micro-batch and notes its id, if no later attempt has begun")
     idempotent: ClassVar[bool] = True
 

@@ -52,7 +52,7 @@ class JobpipeSink(Sink):
     """
 
     type = "jobpipe"
-    identifying: ClassVar[frozenset[str] | None] = frozenset({"topic"})
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"topic", "registerserver.topic.storage"})
     promise = Promise(True, "a repeated micro-batch or run is recognized by its id, and not published again")
     idempotent: ClassVar[bool] = True
     Options = _OPTIONS

@@ -208,7 +208,9 @@ class FileSource(FormatSource):
     """Rows of files."""
 
     Options = FileOptions
-    identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
+    identifying: ClassVar[frozenset[str] | None] = frozenset(
+        {"path", "pathglobfilter", "recursivefilelookup", "filenameonly"}
+    )
     has_own_schema: ClassVar[bool] = False
 
     @classmethod
@@ -271,6 +273,7 @@ class DeltaSource(FileSource):
     """Rows of a Delta table; needs its package."""
 
     type = "delta"
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"path", "readchangefeed", "readchangedata"})
     has_own_schema = True
 
     @classmethod
@@ -283,6 +286,7 @@ class IcebergSource(FileSource):
     """Rows of an Iceberg table, whose name is the path; needs its package."""
 
     type = "iceberg"
+    identifying: ClassVar[frozenset[str] | None] = frozenset({"path", "branch"})
     has_own_schema = True
 
     @classmethod

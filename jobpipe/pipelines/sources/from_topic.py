@@ -44,7 +44,9 @@ class JobpipeSource(Source):
     """
 
     type = "jobpipe"
-    identifying: ClassVar[frozenset[str] | None] = frozenset({"subscribe", "subscribepattern", "assign", "topic"})
+    identifying: ClassVar[frozenset[str] | None] = frozenset(
+        {"subscribe", "subscribepattern", "assign", "topic", "registerserver.topic.storage"}
+    )
     takes_bounds: ClassVar[bool] = True
     own_bounds: ClassVar[frozenset[str]] = frozenset(
         {"startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "lowerBound"}

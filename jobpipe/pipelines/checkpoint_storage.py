@@ -1,0 +1,261 @@
+"""The folder of a job's checkpoint, on this host or in any file system that Spark knows, and small files in it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobpipe.errors import CheckpointMismatch
+from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner
+from jobpipe.pipelines.file_paths import local_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class StorageFile(ABC):
+    """One file. Each call raises OSError, or Py4JError, if the file system refuses."""
+
+    @abstractmethod
+    def write(self, text: str) -> None:
+        """Put a text in place of what is there; it is durable when this returns."""
+
+    @abstractmethod
+    def create(self, text: str) -> bool:
+        """Write the file if it is not there; return whether it was written."""
+
+    @abstractmethod
+    def read(self, most: int) -> str:
+        """Return what is there, up to so many bytes."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Remove the file, if it is there."""
+
+
+class Storage(ABC):
+    """The folder."""
+
+    @abstractmethod
+    def file(self, name: str) -> StorageFile:
+        """Return the file of that name, which need not be there; the name may begin with a folder's."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names of what is in a folder in it, but for hidden ones; none if there is no such folder."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a query has begun: Spark notes the files of a first micro-batch before its offsets."""
+        return bool(self.names("offsets") or self.names("sources"))
+
+
+def storage_of(storage: str, spark: SparkSession | None) -> Storage:
+    """Return a folder, given as path or URI; one that is not on this host needs a session."""
+    local = local_folder(storage)
+    if local is not None:
+        return _LocalStorage(local)
+    if spark is None:
+        raise ValueError(f"{storage} needs a session")
+    return _HadoopStorage(spark, storage)
+
+
+def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> None:
+    """Make sure that a checkpoint belongs to a job, and note that it does. One without a note is taken for the job's.
+
+    Raises:
+        CheckpointMismatch: it belongs to another job, or was begun with other sources, state or sinks.
+    """
+    folder, text = storage_of(storage, spark), owner.text()
+    note = folder.file(NAME)
+    if note.create(text):
+        return
+    before = _noted(note, storage)
+    if before.strip():
+        owner.require_fit(before, storage, begun=folder.begun)
+    if before != text and (owner.sources or not before.strip()):  # a run of a BATCH job leaves what a stream noted
+        note.write(text)
+
+
+def look(storage: str, owner: Owner) -> None:
+    """Check, as far as it is to be seen without a session, that a checkpoint belongs to a job; note nothing.
+
+    Raises:
+        CheckpointMismatch: as :func:`claim`.
+    """
+    if local_folder(storage) is None:
+        return
+    folder = storage_of(storage, None)
+    if NAME in folder.names("."):
+        before = _noted(folder.file(NAME), storage)
+        if before.strip():
+            owner.require_fit(before, storage, begun=folder.begun)
+
+
+def _noted(note: StorageFile, storage: str) -> str:
+    try:
+        return note.read(MOST_BYTES)
+    except OSError as error:
+        said = f"{storage}/{NAME} cannot be read: {error.strerror}. It says what the checkpoint belongs to; mend that"
+        raise CheckpointMismatch(said, file=f"{storage}/{NAME}") from error
+
+
+class _LocalStorage(Storage):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def file(self, name: str) -> StorageFile:
+        return _LocalFile(self._path / name)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [name for name in os.listdir(self._path / folder) if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+class _LocalFile(StorageFile):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, text: str) -> None:
+        part = self._part(text)
+        try:
+            part.replace(self._path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        for folder in (self._path.parent, self._path.parent.parent):
+            _sync(folder)
+
+    def create(self, text: str) -> bool:
+        if os.path.lexists(self._path):
+            return False
+        part = self._part(text)
+        try:
+            os.link(part, self._path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links: then a reader may see a part of it
+            return self._create_here(text)
+        finally:
+            part.unlink()
+        return True
+
+    def _create_here(self, text: str) -> bool:
+        try:
+            _put(self._path, text)
+        except FileExistsError:
+            return False
+        return True
+
+    def read(self, most: int) -> str:
+        with self._path.open("rb") as file:
+            return file.read(most).decode(errors="replace")
+
+    def delete(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def _part(self, text: str) -> Path:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        part = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}")
+        _put(part, text)
+        return part
+
+
+def _put(path: Path, text: str) -> None:
+    """Write a new file that only its user may read."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+class _HadoopStorage(Storage):
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self._spark = spark
+        self._uri = uri
+
+    def file(self, name: str) -> StorageFile:
+        return _HadoopFile(self._spark, f"{self._uri}/{name}")
+
+    def names(self, folder: str) -> list[str]:
+        jvm: Any = self._spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._uri}/{folder}")
+        files = path.getFileSystem(self._spark._jsc.hadoopConfiguration())
+        found = files.listStatus(path) if files.exists(path) else ()
+        names = (str(status.getPath().getName()) for status in found)
+        return [name for name in names if not name.startswith(".")]
+
+
+class _HadoopFile(StorageFile):
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._gateway: Any = spark._sc._gateway
+        self._conf = spark._jsc.hadoopConfiguration()
+        self._path = jvm.org.apache.hadoop.fs.Path(uri)
+        self._fs = self._path.getFileSystem(self._conf)
+
+    def write(self, text: str) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        hadoop = self._jvm.org.apache.hadoop.fs
+        try:
+            context = hadoop.FileContext.getFileContext(self._path.toUri(), self._conf)
+        except Py4JJavaError:  # UnsupportedFileSystemException: it has no rename that replaces
+            self._put(self._path, text)
+            return
+        rename = getattr(hadoop, "Options$Rename")
+        ways = self._gateway.new_array(rename, 1)
+        ways[0] = rename.OVERWRITE
+        part = self._part(text)
+        try:
+            context.rename(part, self._path, ways)
+        except Py4JJavaError:
+            self._fs.delete(part, False)
+            raise
+
+    def create(self, text: str) -> bool:
+        if self._fs.exists(self._path):
+            return False
+        part = self._part(text)
+        if self._fs.rename(part, self._path):
+            return True
+        self._fs.delete(part, False)
+        return False
+
+    def read(self, most: int) -> str:
+        stream = self._fs.open(self._path)
+        try:
+            return bytes(stream.readNBytes(most)).decode(errors="replace")
+        finally:
+            stream.close()
+
+    def delete(self) -> None:
+        self._fs.delete(self._path, False)
+
+    def _part(self, text: str) -> Any:
+        name = f".{self._path.getName()}.{uuid.uuid4().hex[:8]}"
+        part = self._jvm.org.apache.hadoop.fs.Path(self._path.getParent(), name)
+        self._put(part, text)
+        return part
+
+    def _put(self, path: Any, text: str) -> None:
+        out = self._fs.create(path, True)
+        try:
+            out.write(bytearray(text.encode()))
+            out.hsync()
+        finally:
+            out.close()

@@ -1,0 +1,148 @@
+"""What of a query its checkpoint depends on, and only Spark's plan tells: the order of its sources, and its state.
+
+Spark numbers the sources of a query by their order in the plan, and the stages that keep state, and notes no names. So
+a query whose sources have changed places reads each from where the other one was; one with another aggregate goes on
+from the values of the one before; one with another column of event times goes on from the other one's watermark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pyspark.sql import DataFrame, SparkSession
+
+from jobpipe.errors import CheckpointMismatch
+from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, part_of, remedy
+from jobpipe.pipelines.checkpoint_storage import storage_of
+from jobpipe.pipelines.pipeline import Job
+
+NAME = "query.json"
+VERSION = 1
+MOST_NODES = 10_000  # of a plan
+_SHOWN = 300  # characters of a stage, in an error
+_STATE = frozenset(
+    {
+        *("Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"),
+        *("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState"),
+        *("TransformWithStateInPySpark", "TransformWithStateInPandas"),
+    }
+)
+"""Spark's nodes that keep state in a stream; a join of two streams does, too."""
+_WATERMARK = "EventTimeWatermark"
+_ID = re.compile(r"#\d+L?|@[0-9a-f]{4,}|-?\d{12,}")  # of columns and objects; the seeds of random functions
+
+
+class QueryShape(BaseModel):
+    """What is noted of a query.
+
+    Attributes:
+        spark: the version of Spark: another one may write plans in another way, and is not compared.
+        sources: which they are, in the plan's order.
+        state: the nodes of the plan that keep state, and the columns with watermarks, in its order.
+        output_mode: of a query that keeps state; else "".
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int = VERSION
+    spark: str
+    sources: tuple[str, ...]
+    state: tuple[str, ...]
+    output_mode: str = ""
+
+    def difference(self, before: QueryShape) -> str:
+        """Return, as a phrase, what is another than before; "" if nothing is."""
+        if (before.version, before.spark) != (self.version, self.spark):
+            return ""
+        if self.sources != before.sources and sorted(self.sources) == sorted(before.sources):
+            now, then = ", then ".join(self.sources), ", then ".join(before.sources)
+            return f"it reads {now}, and read {then}, and Spark knows its sources by their order"
+        if self.state != before.state:
+            now, then = (_some(shape, other) for shape, other in ((self, before), (before, self)))
+            return f"among what keeps state is now {now}, and was {then}"
+        if self.output_mode != before.output_mode:
+            return f"its output-mode is {self.output_mode}, and was {before.output_mode}"
+        return ""
+
+
+def _some(shape: QueryShape, other: QueryShape) -> str:
+    found = [stage[:_SHOWN] for stage in shape.state if stage not in other.state]
+    return ", ".join(found) or ("another order" if len(shape.state) == len(other.state) else "none of these")
+
+
+def shape_of(frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame], output_mode: str) -> QueryShape:
+    """Return the shape of a stream.
+
+    Args:
+        frames: its sources, by their views.
+        output_mode: as it is given to Spark.
+    """
+    reads = [(_leaf(each), str(part_of(job.sources[view]))) for view, each in frames.items()]
+    sources: list[str] = []
+    state: list[str] = []
+    for node, kind in _nodes(frame):
+        if not node.isStreaming():
+            continue
+        if node.children().isEmpty():
+            said = next((name for leaf, name in reads if leaf is not None and leaf.sameResult(node)), kind)
+            sources += [] if said in sources else [said]
+        elif kind == _WATERMARK:
+            state.append(f"the watermark of {node.eventTime().name()}")
+        elif kind in _STATE or (kind == "Join" and node.left().isStreaming() and node.right().isStreaming()):
+            state.append(_ID.sub("", str(node.simpleString(MOST_NODES))))
+    version = frame.sparkSession.version
+    return QueryShape(
+        spark=version, sources=tuple(sources), state=tuple(state), output_mode=output_mode if state else ""
+    )
+
+
+def _nodes(frame: DataFrame) -> Iterator[tuple[Any, str]]:
+    """Yield the nodes of a frame's plan, and the names of their classes, in the order in which Spark looks at them."""
+    left = [frame._jdf.queryExecution().analyzed()]
+    for _ in range(MOST_NODES):
+        if not left:
+            return
+        node = left.pop()
+        yield node, str(node.nodeName())
+        children = node.children()
+        left += [children.apply(number) for number in reversed(range(children.size()))]
+
+
+def _leaf(frame: DataFrame) -> Any:
+    """Return the node of a source's plan that reads; None if it has several, as a plug-in may make it."""
+    leaves = [node for node, _ in _nodes(frame) if node.children().isEmpty()]
+    return leaves[0] if len(leaves) == 1 else None
+
+
+def claim_shape(storage: str, shape: QueryShape, job: str, spark: SparkSession) -> None:
+    """Make sure that a query may go on from its checkpoint, and note its shape. One without a note may.
+
+    Raises:
+        CheckpointMismatch: it was begun with its sources in another order, or with other state.
+    """
+    folder = storage_of(storage, spark)
+    note, text = folder.file(NAME), f"{json.dumps(shape.model_dump(), indent=1)}\n"
+    if note.create(text):
+        return
+    said = note.read(MOST_BYTES)
+    if folder.begun and said.strip():
+        try:
+            differs = shape.difference(QueryShape.model_validate_json(said))
+        except ValidationError as error:
+            raise CheckpointMismatch(
+                f"{storage}/{NAME} does not say how the query of the checkpoint was: {error.error_count()} problems; "
+                "if it is this job's, delete the file",
+                file=f"{storage}/{NAME}",
+            ) from error
+        if differs:
+            raise CheckpointMismatch(
+                f"the checkpoint in {storage} does not fit the query of job {job}: {differs}. {remedy(job, storage)}; "
+                f"if it is to go on from it all the same, delete {storage}/{NAME}",
+                file=f"{storage}/{NAME}",
+            )
+    if said != text:
+        note.write(text)
