@@ -17,7 +17,7 @@ USER_REMEDY = "add the user to /etc/passwd (in an image: RUN useradd ...), or gi
 NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace of users
 
 
-def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | None:
+def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_modules: bool = False) -> str | None:
     """Return why others could have changed a file or folder, as a phrase; None if only its user and root can.
 
     - The owner must be this process's user, or root.
@@ -29,13 +29,14 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
 
     Args:
         any_owner: the file was named on purpose, so its owner is trusted.
+        has_modules: Python imports from the folder, so others must not add files to it either, sticky bit or not.
     """
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISCHR(found.st_mode) and (found.st_uid == ROOT or found.st_rdev == NULL):
         return None
     if not any_owner and found.st_uid not in (ROOT, os.geteuid()):
         return f"it belongs to another user, {user_name(found.st_uid)}"
-    sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX
+    sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX and not has_modules
     if mode & stat.S_IWOTH and not sticky:
         return f"everyone may write to it (mode {mode:04o})"
     if mode & stat.S_IWGRP and found.st_uid != ROOT and not _is_private(found.st_gid):
@@ -43,7 +44,7 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False) -> str | N
     return None
 
 
-def _remedy(path: Path) -> str:
+def ownership_remedy(path: Path) -> str:
     """Return what to do about a file or folder that is distrusted."""
     user = user_name(os.geteuid())
     return f"only {user} and root may be able to change it: `chown {user} {path} && chmod go-w {path}`, or use another"
@@ -61,7 +62,7 @@ def read_own_file(path: Path, most: int, *, any_owner: bool = False) -> tuple[by
         why = why_distrusted(os.fstat(file.fileno()), any_owner=any_owner)
         if why is None and not any_owner and (link := path.lstat().st_uid) not in (ROOT, os.geteuid()):
             why = f"the link belongs to another user, {user_name(link)}"
-        return (file.read(most), None) if why is None else (b"", f"{why}; {_remedy(path)}")
+        return (file.read(most), None) if why is None else (b"", f"{why}; {ownership_remedy(path)}")
 
 
 def folder_problem(path: Path) -> str | None:
@@ -74,7 +75,31 @@ def folder_problem(path: Path) -> str | None:
         why = why_distrusted(path.stat())
     except FileNotFoundError:
         return None
-    return None if why is None else f"{path}: {why}; {_remedy(path)}"
+    return None if why is None else f"{path}: {why}; {ownership_remedy(path)}"
+
+
+def distrusted_level(path: Path, top: Path, *, has_modules: bool = False) -> tuple[Path, str] | None:
+    """Return the first folder, from ``top`` down to ``path``, that others could have changed, and why; None if none is.
+
+    Levels that are not there are left out, and so are those of a file system that is mounted read-only, such as a
+    ConfigMap in a container.
+
+    Args:
+        path: without links; ``top`` or below it.
+        has_modules: Python imports from ``path``.
+    """
+    levels = [each for each in reversed(path.parents) if each.is_relative_to(top)]
+    for level in (*levels, path):
+        try:
+            found, mounted = level.stat(), os.statvfs(level)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return level, f"it cannot be looked at ({error.strerror})"
+        why = why_distrusted(found, has_modules=has_modules and level == path)
+        if why is not None and not mounted.f_flag & os.ST_RDONLY:
+            return level, why
+    return None
 
 
 def _is_private(group: int) -> bool:

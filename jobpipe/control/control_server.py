@@ -22,6 +22,7 @@ from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
 from jobpipe.control.room import RoomWatch, WatchedJobs
+from jobpipe.control.roots import Roots
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
@@ -107,6 +108,7 @@ class ControlServer(Control):
                 jobs=jobs,
                 loaded=LoadedPipelines(self._store, self._plugins),
                 home=self._config.home,
+                roots=Roots.of(self._config, self._config_file),
                 config_file=self._config_file,
                 stop_seconds=self._stop_seconds,
                 lost_seconds=self._lost_seconds,

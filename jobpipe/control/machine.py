@@ -24,6 +24,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.ends import BY_ANOTHER
 from jobpipe.pipelines.places import Places, clear_storage
 from jobpipe.pipelines.plugins import LaunchState
+from jobpipe.pipelines.problems import pipeline_error
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.errors import OrderChanged, RegistryError
 from jobpipe_registry.job_records import Order
@@ -198,6 +199,8 @@ class JobMachine:
         version = self._version(rows.job)
         try:
             pipeline = self._tools.loaded.get(self.key[0], version)
+            if untrusted := list(self._tools.roots.problems(pipeline)):
+                raise pipeline_error(untrusted)
             launcher = make_launcher(pipeline, run.id)
         except ConfigError as error:
             self._book.end_run(run, JobState.FAILED, f"it cannot be started: {error}")

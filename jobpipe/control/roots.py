@@ -1,6 +1,7 @@
 """The folders in which submitted pipelines may have their files.
 
-Who may submit may run code as the server's user anyway; this keeps away mistakes, and folders that others can change.
+Who may submit may run code as the server's user anyway; this keeps away mistakes, and folders that others can change,
+who could give modules to the next attempt.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from jobpipe.config import Config
+from jobpipe.config.ownership import distrusted_level, ownership_remedy
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file_paths import absolute
 from jobpipe.pipelines.pipeline import Pipeline
@@ -60,17 +62,27 @@ class Roots:
         return real
 
     def problems(self, pipeline: Pipeline) -> Iterator[Problem]:
-        """Yield what of a pipeline would lie outside."""
-        spec, folder = pipeline.spec, pipeline.folder
-        places = [("pipeline.libraries", folder / each.glob.include.split("*")[0]) for each in spec.libraries]
-        if spec.storage is not None:
-            places += [("pipeline.storage", path) for path in _local(absolute(spec.storage, folder))]
-        for job in pipeline.jobs.values():
-            if job.spec.application is not None:
-                places.append((f"jobs.{job.name}.application", folder / job.spec.application))
-        for key, path in places:
+        """Yield what of a pipeline lies outside, or where others than the server's user can change it."""
+        reported = set()
+        for key, path, has_modules in _places(pipeline):
             if not self.holds(path):
                 yield Problem(str(pipeline.file), None, key, f"{path} {self._outside}", self._remedy(path.parent))
+            elif (found := self._distrusted(path, has_modules)) is not None and found not in reported:
+                reported.add(found)
+                level, why = found
+                what = f"others could have changed {level}: {why}"
+                yield Problem(str(pipeline.file), None, key, what, ownership_remedy(level))
+
+    def _distrusted(self, path: Path, has_modules: bool) -> tuple[Path, str] | None:
+        """Return what others can change of the way to a path: of where it is, and of where links to it are."""
+        for written in (*reversed(Path(os.path.abspath(path)).parents), path):
+            real = Path(os.path.realpath(written))
+            for top in self.folders:
+                if real.is_relative_to(top):
+                    found = distrusted_level(real, top, has_modules=has_modules and written == path)
+                    if found is not None:
+                        return found
+        return None
 
     @property
     def _outside(self) -> str:
@@ -85,6 +97,22 @@ class Roots:
             f'  jobpipe.server.roots: "{listed}"\n'
             "and restart the server: jobpipe server --stop, then submit again, or jobpipe server"
         )
+
+
+def _places(pipeline: Pipeline) -> Iterator[tuple[str, Path, bool]]:
+    """Yield key and path of what is looked at, and whether Python imports from there."""
+    spec, folder = pipeline.spec, pipeline.folder
+    yield "", folder, True
+    for each in spec.libraries:
+        yield "pipeline.libraries", folder / each.glob.include.split("*")[0], True
+    if spec.storage is not None:
+        for path in _local(absolute(spec.storage, folder)):
+            yield "pipeline.storage", path, False
+    for job in pipeline.jobs.values():
+        if job.spec.application is not None:
+            program = folder / job.spec.application
+            yield f"jobs.{job.name}.application", program, False
+            yield f"jobs.{job.name}.application", program.parent, True
 
 
 def _local(place: str) -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
+from jobpipe.control.roots import Roots
 from jobpipe.control.store import Store
 
 
@@ -16,6 +17,7 @@ class Tools:
     """What all jobs under supervision share.
 
     Attributes:
+        roots: looked at again before each attempt, since modes and links may have changed.
         config_file: of jobpipe's configuration, for the attempts; None: found as always.
         stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
         lost_seconds: for which a launcher may not know of an attempt before that makes it LOST.
@@ -27,6 +29,7 @@ class Tools:
     jobs: PatientJobs
     loaded: LoadedPipelines
     home: Path
+    roots: Roots
     config_file: Path | None
     stop_seconds: float
     lost_seconds: float

@@ -62,6 +62,7 @@ def contacts(clock: Clock, launcher: Launcher) -> Contacts:
         jobs=None,  # type: ignore[arg-type]
         loaded=None,  # type: ignore[arg-type]
         home=None,  # type: ignore[arg-type]
+        roots=None,  # type: ignore[arg-type]
         config_file=None,
         stop_seconds=60.0,
         lost_seconds=10.0,

@@ -20,6 +20,7 @@ from jobpipe.control.interface import Submission
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.machine import JobMachine
 from jobpipe.control.patience import PatientJobs
+from jobpipe.control.roots import Roots
 from jobpipe.control.store import Store
 from jobpipe.control.tools import Tools
 from jobpipe.pipelines.loading import load_tree
@@ -208,6 +209,7 @@ class _Server:
             jobs=self.jobs,
             loaded=LoadedPipelines(self.store, plugins),
             home=script.home,
+            roots=Roots([script.folder]),
             config_file=None,
             stop_seconds=1000.0,
             lost_seconds=0.0,

@@ -34,7 +34,7 @@ def server_of_home(home: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("server_of_home")
 def test_a_job_goes_on_from_one_server_to_the_next(tmp_path: Path, settings_of_test: dict[str, str]) -> None:
     file = tmp_path / "jobpipe.yaml"
-    file.write_text(yaml.safe_dump(settings_of_test))
+    file.write_text(yaml.safe_dump({**settings_of_test, "jobpipe.server.roots": str(tmp_path)}))
     file.chmod(0o600)
     name = f"p{uuid.uuid4().hex[:8]}"
     (tmp_path / "input").mkdir()

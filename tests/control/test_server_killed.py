@@ -64,6 +64,7 @@ class Servers:
         self._config = folder / "jobpipe.yaml"
         settings = {
             "home": str(home),
+            "server.roots": str(folder),
             "registerserver.topic.storage": f"/test-{uuid.uuid4().hex[:12]}/topics",
             "registerserver.session.timeout": "4s",
             "spool.dir": str(folder / "spool"),

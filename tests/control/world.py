@@ -155,7 +155,9 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config: Config = load(overrides={"jobpipe.home": str(folder / "home")}, environ={})
+        self.config: Config = load(
+            overrides={"jobpipe.home": str(folder / "home"), "jobpipe.server.roots": str(folder)}, environ={}
+        )
         self.registry = MemoryTree()
         self.cluster = Cluster()
         self.topics = Coordinators()

@@ -301,6 +301,22 @@ def test_a_folder_outside_the_roots_is_refused(served: Served, tmp_path: Path) -
     assert served.control.calls[-1][1].folder == served.folder / "real"
 
 
+def test_what_others_can_change_is_refused(served: Served) -> None:
+    submission = served.submission()
+    submission.tree["pipeline"]["storage"] = "state"
+    state = served.folder / "state"
+    state.mkdir()
+    assert served.client.submit(submission).created
+    state.chmod(0o777)
+    before = list(served.control.calls)
+    with pytest.raises(PipelineError) as caught:
+        served.client.submit(submission)
+    assert [each["key"] for each in caught.value.fields["problems"]] == ["pipeline.storage"]
+    assert f"chmod go-w {state}" in caught.value.message
+    on_page(caught.value, "others could have changed")
+    assert served.control.calls == before
+
+
 def test_the_default_roots_are_homes(tmp_path: Path) -> None:
     from jobpipe.control.roots import Roots
 

@@ -1,0 +1,134 @@
+"""What others could change of a submitted pipeline is refused: at submit, and before each attempt."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobpipe.config import ownership
+from jobpipe.control.roots import Roots
+from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.states import JobState
+from tests.control.world import World, job_of, status, wait
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A root with a pipeline's folder, that has modules, a program, and a checkpoint."""
+    for folder in ("orders/lib/deep", "state/orders"):
+        (tmp_path / "shop" / folder).mkdir(parents=True)
+    (tmp_path / "shop" / "orders" / "own.py").write_text("")
+    (tmp_path / "shop" / "orders" / "lib" / "programs").mkdir()
+    (tmp_path / "shop" / "orders" / "lib" / "programs" / "own.py").write_text("")
+    return tmp_path / "shop"
+
+
+def problems_of(root: Path, **section: Any) -> list[Problem]:
+    given = {
+        "libraries": [{"glob": {"include": "lib/deep/**"}}, {"glob": {"include": "own.py"}}],
+        "storage": f"file:{root}/state/orders",
+        **section,
+    }
+    tree = {
+        "pipeline": {"name": "orders", **given},
+        "jobs": {"copy": job_of(), "own": {"application": "lib/programs/own.py"}},
+    }
+    folder = root / "orders"
+    return list(Roots([root]).problems(load_tree(tree, file=folder / "pipeline.yaml", folder=folder)))
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        (".", ""),
+        ("orders", ""),
+        ("orders/lib", "pipeline.libraries"),
+        ("orders/lib/deep", "pipeline.libraries"),
+        ("orders/own.py", "pipeline.libraries"),
+        ("state", "pipeline.storage"),
+        ("state/orders", "pipeline.storage"),
+        ("orders/lib/programs", "jobs.own.application"),
+        ("orders/lib/programs/own.py", "jobs.own.application"),
+    ],
+)
+def test_every_level_up_to_the_root_is_looked_at(shop: Path, path: str, key: str) -> None:
+    assert problems_of(shop) == []
+    (shop / path).chmod(0o777)
+    (found,) = problems_of(shop)
+    assert (found.file, found.key) == (str(shop / "orders" / "pipeline.yaml"), key)
+    assert found.what == f"others could have changed {shop / path}: everyone may write to it (mode 0777)"
+    assert f"chmod go-w {shop / path}`" in found.remedy
+    (shop / path).chmod(0o755)
+    assert problems_of(shop) == []
+
+
+def test_a_folder_of_another_user(shop: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives folders away")
+    assert problems_of(shop) == []
+    os.chown(shop / "state", 4711, 4711)
+    (found,) = problems_of(shop)
+    assert found.what.endswith("it belongs to another user, 4711")
+    assert f"chown root {shop / 'state'}" in found.remedy
+
+
+def test_what_is_not_there_yet_is_judged_by_what_is(shop: Path) -> None:
+    storage = f"file:{shop}/state/later/orders"
+    assert problems_of(shop, storage=storage) == []
+    (shop / "state").chmod(0o777)
+    assert [each.key for each in problems_of(shop, storage=storage)] == ["pipeline.storage"]
+
+
+def test_where_a_link_lies_counts_too(shop: Path) -> None:
+    """Whoever may exchange the link chooses the folder."""
+    (shop / "open").mkdir()
+    (shop / "open" / "link").symlink_to(shop / "state")
+    storage = f"file:{shop}/open/link/orders"
+    assert problems_of(shop, storage=storage) == []
+    (shop / "open").chmod(0o777)
+    (found,) = problems_of(shop, storage=storage)
+    assert f"changed {shop}/open: " in found.what
+
+
+def test_what_need_not_be_looked_at(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file system, a parent with the sticky bit as /tmp, and what is mounted read-only."""
+    (shop / "state").chmod(0o1777)
+    assert problems_of(shop) == []
+    (shop / "state").chmod(0o777)
+    assert problems_of(shop)
+    assert problems_of(shop, storage="s3a://bucket/state") == []
+    monkeypatch.setattr(ownership.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert problems_of(shop) == []
+
+
+def test_modules_are_not_taken_from_a_sticky_folder(shop: Path) -> None:
+    """Others cannot change what is there, but add a module."""
+    assert problems_of(shop) == []
+    (shop / "orders").chmod(0o1777)
+    (found,) = problems_of(shop)
+    assert found.what.endswith("everyone may write to it (mode 1777)")
+
+
+def test_an_attempt_is_refused_for_good(world: World, tmp_path: Path) -> None:
+    """Modes may change between submit and an attempt; a restart looks again."""
+    server = world.server()
+    (tmp_path / "state").mkdir()
+    server.submit(world.submission(storage=f"file:{tmp_path}/state"))
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    (tmp_path / "state").chmod(0o777)
+    worker.end("FAILED", 1)
+    failed = wait(server, JobState.FAILED)
+    assert f"others could have changed {tmp_path}/state" in failed.detail
+    assert f"chmod go-w {tmp_path}/state" in failed.detail
+    assert len(world.cluster.submitted) == 1
+    (tmp_path / "state").chmod(0o755)
+    server.restart("flights")
+    world.work(2)
+    wait(server, JobState.RUNNING)
+    assert status(server).attempt == 1
