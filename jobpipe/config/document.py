@@ -1,6 +1,6 @@
 """A YAML file as a flat list of dotted keys, each with its line.
 
-Only PyYAML's safe loader is used. Sections may be nested, dotted, or any mixture of both.
+Only PyYAML's safe loader is used. Sections may be nested, dotted, or any mixture of both. A list has plain values only.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from pathlib import Path
 import yaml
 
 from jobpipe.config.definition import ConfigProblem
+from jobpipe.config.names import by_exact_name, is_section
 from jobpipe.config.ownership import read_own_file
+from jobpipe.config.values import MOST_PARTS
 
 MAX_BYTES = 1 << 20  # a configuration is a few KiB; more is some other file
 _MAX_DEPTH = 32
+_INSIDE = "…"  # in place of what no key takes: a value in a section, a list in a list
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class _Walk:
             part = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
             if not part:
                 self._problem(key_node, f"{prefix}?", "a name")
-            elif isinstance(node, yaml.MappingNode):
+            elif isinstance(node, yaml.MappingNode) and _holds_keys(prefix + part, node):
                 yield from self._leaves(node, f"{prefix}{part}.", depth + 1)
             else:
                 yield prefix + part, _line(key_node), node
@@ -110,20 +113,47 @@ class _Walk:
             self.problems.append(ConfigProblem(f"{self.path}:{line}", name, None, already))
             return
         self._lines[name] = line
-        raw: object = ["a list"]  # no key takes one; its parts are not constructed
-        if isinstance(node, yaml.ScalarNode):
-            try:
-                raw = loader.construct_object(node)
-            except (ValueError, LookupError, AttributeError):
-                # no date, a number too long, or a tag that does not fit: the key says what it expects
-                raw = node.value
-            except yaml.YAMLError:
-                self._problem(node, name, f"a plain value, not one of YAML's type {node.tag}")
-                return
+        try:
+            raw = _value(loader, node)
+        except yaml.YAMLError:
+            self._problem(node, name, f"a plain value, not one of YAML's type {node.tag}")
+            return
         self.entries[name] = Entry(name, raw, f"{self.path}:{line}", self.path.parent)
 
     def _problem(self, node: yaml.Node, name: str, expected: str) -> None:
         self.problems.append(ConfigProblem(f"{self.path}:{_line(node)}", name, None, expected))
+
+
+def _holds_keys(name: str, section: yaml.MappingNode) -> bool:
+    """Whether a section is one of keys, and not the value of a key, which takes none."""
+    if by_exact_name(name) is None:
+        return bool(section.value) or is_section(name)
+    return bool(section.value) and is_section(name)  # as acks and acks.timeout
+
+
+def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:
+    """Return what a key is given: a plain value, a list of them, or a section, with no more than its names.
+
+    Raises:
+        yaml.YAMLError: it has a type that is not YAML's own.
+    """
+    if isinstance(node, yaml.MappingNode):
+        return {str(key.value): _INSIDE for key, _ in node.value[:MOST_PARTS] if isinstance(key, yaml.ScalarNode)}
+    if isinstance(node, yaml.SequenceNode):
+        parts = node.value[: MOST_PARTS + 1]  # one too many, and the key refuses it
+        return [_part(loader, part) for part in parts]
+    try:
+        return loader.construct_object(node)
+    except (ValueError, LookupError, AttributeError):
+        # no date, a number too long, or a tag that does not fit: the key says what it expects
+        return node.value
+
+
+def _part(loader: yaml.SafeLoader, node: yaml.Node) -> object:
+    try:
+        return _value(loader, node) if isinstance(node, yaml.ScalarNode) else [_INSIDE]
+    except yaml.YAMLError:
+        return [_INSIDE]
 
 
 def _line(node: yaml.Node) -> int:

@@ -1,4 +1,4 @@
-"""Kinds of values that are lists: in YAML a list, as text its members with commas between them."""
+"""Kinds of values that are lists: in YAML a list, or, as everywhere, a text with commas between the members."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import PATH, BadValueError, ValueKind, plain_text
+from jobpipe.config.values import MOST_PARTS, PATH, BadValueError, ValueKind, plain_text
 
-MOST = 100
+_WRITTEN = ", as a list or with commas between them"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 _DESTINATION = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
 
@@ -17,7 +17,7 @@ _DESTINATION = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\
 def _listed(name: str, expected: str, member: Callable[[str, Path], Any]) -> ValueKind:
     def parse(raw: object, base: Path) -> tuple[Any, ...]:
         parts = list(raw) if isinstance(raw, (list, tuple)) else plain_text(raw).split(",")
-        if not 1 <= len(parts) <= MOST:
+        if not 1 <= len(parts) <= MOST_PARTS:
             raise BadValueError
         return tuple(member(plain_text(str(part) if isinstance(part, Path) else part), base) for part in parts)
 
@@ -43,6 +43,10 @@ def _destination(text: str, _base: Path) -> str:
     return text.lower()
 
 
-PATHS = _listed("paths", "one or more paths without commas; ~ is the home folder", _path)
-VARIABLES = _listed("variables", "one or more names of environment variables, which may end with *", _variable)
-DESTINATIONS = _listed("destinations", "one or more of host:port, such as alerts.example.org:8443", _destination)
+PATHS = _listed("paths", f"one or more paths without commas{_WRITTEN}; ~ is the home folder", _path)
+VARIABLES = _listed(
+    "variables", f"one or more names of environment variables, which may end with *{_WRITTEN}", _variable
+)
+DESTINATIONS = _listed(
+    "destinations", f"one or more of host:port, such as alerts.example.org:8443{_WRITTEN}", _destination
+)

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from pathlib import Path
 
-from jobpipe.config.values import BadValueError, ValueKind, plain_text, plain_whole
+from jobpipe.config.values import BadValueError, ValueKind, plain_text, plain_whole, text_of_parts
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?", re.ASCII)
 _HANDLER = re.compile(r"zookeeper|[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*", re.ASCII)
@@ -51,7 +51,7 @@ def _parse_host(raw: object, _base: Path) -> str:
 
 
 def _parse_connect(raw: object, base: Path) -> str:
-    text = plain_text(raw)
+    text = text_of_parts(raw)
     if text == "embedded":
         return text
     servers, slash, chroot = text.partition("/")
@@ -86,7 +86,7 @@ def _parse_znode(raw: object, _base: Path) -> str:
 
 
 def _parse_acl(raw: object, _base: Path) -> str:
-    text = plain_text(raw)
+    text = text_of_parts(raw)
     if _ACL.fullmatch(text) is None:
         raise BadValueError
     return text

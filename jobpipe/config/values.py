@@ -58,6 +58,7 @@ SIZE_UNITS = {
 }
 SIZE_MAX = 2**60
 WHOLE_MAX = 2**63 - 1
+MOST_PARTS = 100  # of a value that is a list
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
@@ -202,6 +203,15 @@ def plain_text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
         raise BadValueError
     return raw.strip()
+
+
+def text_of_parts(raw: object) -> str:
+    """Return a text with commas between its parts; they may come as a list of texts, which YAML has."""
+    if not isinstance(raw, (list, tuple)):
+        return plain_text(raw)
+    if not 1 <= len(raw) <= MOST_PARTS:
+        raise BadValueError
+    return ",".join(plain_text(part) for part in raw)
 
 
 def plain_whole(raw: object) -> int:
