@@ -77,7 +77,9 @@ def submit(
     client = client_of(settings, url, token_file, start=True)
     submission = Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
     submitted = client.submit(submission, new_checkpoint=new_checkpoint)
-    for warning in (*found.warnings, *schedules_not_fired(found)):
+    own = (*found.warnings, *schedules_not_fired(found))
+    seen = {(each.key, each.what) for each in own}  # the server knows no lines
+    for warning in (*own, *(each for each in submitted.warnings if (each.key, each.what) not in seen)):
         click.echo(printable(str(warning)), err=True)
     if as_json:
         emit_json(view_of(submitted))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +24,7 @@ from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
+from jobpipe.control.shared_storage import shared_storage
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
@@ -162,12 +164,15 @@ class ControlServer(Control):
                 raise pipeline_error([Problem(str(submission.file), None, "new-checkpoint", what, remedy)])
         _require_supported(pipeline)
         self._require_no_foreground(pipeline.name)
+        shared = shared_storage(self._store, self._config.home, pipeline)
+        if any(each.severity == "error" for each in shared):
+            raise pipeline_error(shared)
         Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
         submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock())
         self._loaded.put(pipeline, submitted.version)
         self._look(self._store.jobs(pipeline.name))
         self._chores.look()
-        return submitted
+        return replace(submitted, warnings=(*submitted.warnings, *shared))
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """See :class:`Control`."""

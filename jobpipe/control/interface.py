@@ -139,7 +139,7 @@ class Submitted:
         runs: the runs that it started, by job.
         unchanged: jobs that run on as they are.
         removed: jobs that the file no longer has; they are stopped.
-        warnings: of the checks.
+        warnings: of the checks, and for each other pipeline with the same storage.
         changed: whether the server had another file, or none; only then is there a new version.
     """
 
@@ -184,7 +184,8 @@ class Control(ABC):
             new_checkpoint: jobs that begin again without their checkpoint, as their sources or state have changed.
 
         Raises:
-            PipelineError: the file is wrong here: every problem.
+            PipelineError: the file is wrong here: every problem; or a job would share a checkpoint with another
+                pipeline's.
         """
 
     @abstractmethod

@@ -24,6 +24,7 @@ from jobpipe.control.interface import (
     Want,
 )
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import ENDED, JobState
 
 DEADLINE = 20.0
@@ -59,6 +60,7 @@ class MemoryControl(Control):
         self.ending = 0  # how often a deletion finds processes that have not ended
         self.state_of: dict[str, JobState] = {}
         self.lines: tuple[str, ...] = ()
+        self.warnings: tuple[Problem, ...] = ()
         self._events: list[Event] = []
         self._bell = threading.Condition()
 
@@ -107,7 +109,8 @@ class MemoryControl(Control):
         self.statuses[name] = PipelineStatus(
             name=name, file=submission.file, version=version, want=Want.RUN, submitted=time.time(), jobs=jobs
         )
-        return Submitted(pipeline=name, created=created, version=version, runs={job.name: str(job.run) for job in jobs})
+        runs = {job.name: str(job.run) for job in jobs}
+        return Submitted(pipeline=name, created=created, version=version, runs=runs, warnings=self.warnings)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

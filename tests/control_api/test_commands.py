@@ -32,6 +32,9 @@ from jobpipe.control.interface import AttemptView, JobStatus, RunView, Submissio
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken
 from jobpipe.net.listener import Listener
+from jobpipe.pipelines.checks import schedules_not_fired
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import JobState
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import DEADLINE, Served, tree, until
@@ -98,6 +101,23 @@ def test_the_life_of_a_pipeline(served: Served, run: Run) -> None:
     assert served.control.calls.count(("delete", "flights", True)) == 3
     run("pipeline", "status", "flights", code=1)
     assert json.loads(run("pipeline", "list", "--json").stdout) == []
+
+
+def test_what_only_the_server_knows_is_shown(served: Served, run: Run) -> None:
+    """The command's own warnings come with lines, and once."""
+    file = Path(written(served))
+    made = tree()
+    made["jobs"]["report"]["schedule"] = {"crontab": "0 2 * * *", "mode": "available-now"}
+    file.write_text(yaml.safe_dump(made))
+    own = run("pipeline", "submit", str(file)).stderr.splitlines()
+    assert ["schedules start no run" in each for each in own] == [True]
+    shared = Problem(str(file), None, "pipeline.storage", "pipeline x has it", "give another", "warning")
+    (local,) = schedules_not_fired(load_pipeline(file))
+    served.control.warnings = (replace(local, line=None), shared)
+    told = run("pipeline", "submit", str(file)).stderr.splitlines()
+    assert told == [*own, f"{file}: warning: pipeline.storage: pipeline x has it; give another"]
+    answered = json.loads(run("pipeline", "submit", str(file), "--json").stdout)["warnings"]
+    assert [each["key"] for each in answered] == ["jobs.report.schedule", "pipeline.storage"]
 
 
 def test_json_keys_are_as_documented() -> None:
