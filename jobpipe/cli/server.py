@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -27,8 +26,8 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
     """Run the control server, which takes pipelines, starts and watches their jobs, and has a REST API.
 
     It stays in the foreground until SIGTERM or Ctrl-C. Jobs keep running without it, and the next server takes them
-    over. On a terminal, it prints its address with the token once: anyone who has it may run programs as this user.
-    Otherwise the token is in server/token under jobpipe.home, and a read-only token is in server/view-token.
+    over. Its token is in server/token under jobpipe.home: anyone who has it may run programs as this user. A read-only
+    token is in server/view-token.
 
     Except on loopback, it accepts only TLS with certificates (jobpipe.server.access). Exits with 1 if a server of this
     jobpipe.home is already running.
@@ -66,13 +65,7 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
 
 
 def _tell(rest: RestServer) -> None:
-    """Say where it is; the token is for a terminal alone, not for a log."""
+    """Say where it is, and how it knows who asks."""
     url, token = rest.state.url, rest.state.token
-    if token is None:
-        click.echo(f"control server at {url}; certificates as jobpipe.server.access says; SIGTERM stops it")
-    elif sys.stdout.isatty():
-        click.echo(
-            f"control server at {rest.address}\nAnyone who has this address may run programs as you. Ctrl-C stops it."
-        )
-    else:
-        click.echo(f"control server at {url}; its token is in {token}; SIGTERM stops it")
+    known = "certificates as jobpipe.server.access says" if token is None else f"its token is in {token}"
+    click.echo(f"control server at {url}; {known}; SIGTERM or Ctrl-C stops it, and its jobs keep running")

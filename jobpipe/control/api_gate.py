@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -33,7 +30,6 @@ LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
 SAFE = frozenset({"GET", "HEAD"})
-COOKIE_SECONDS = 12 * 3600
 CLOSE = {"connection": "close", "retry-after": "1"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -52,67 +48,25 @@ class Identities(Protocol):
     def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
         """Return the right; None for a stranger."""
 
-    def cookie(self, token: str) -> str | None:
-        """Return the cookie that a token is swapped for; None if it is not ours."""
-
 
 @dataclass(frozen=True)
 class Tokens:
-    """Identity on loopback: one token for each right.
-
-    A browser gets a cookie for the token: signed with it, so that it ends with it, and after twelve hours.
-
-    Attributes:
-        name: of the cookie; browsers keep cookies of all ports of a host together.
-    """
+    """Identity on loopback: one token for each right, in the header Authorization, which no browser sends by itself."""
 
     tokens: Mapping[Right, str]
-    name: str
 
     def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
-        """Return the right of a bearer token, or of a cookie."""
-        given = headers.get("authorization", "")
-        scheme, _, token = given.partition(" ")
-        if given:
-            return self._of_token(token.strip()) if scheme.lower() == "bearer" else None
-        for part in headers.get("cookie", "").split(";"):
-            name, _, value = part.strip().partition("=")
-            if name == self.name and (found := self._of_cookie(value)) is not None:
-                return found
-        return None
-
-    def cookie(self, token: str) -> str | None:
-        """Return the cookie for a token."""
-        right = self._of_token(token)
-        if right is None:
-            return None
-        until = int(time.time()) + COOKIE_SECONDS
-        value = f"{right}.{until}.{self._signature(right, until)}"
-        return f"{self.name}={value}; Path=/; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict"
-
-    def _of_token(self, token: str) -> Right | None:
-        given, found = token.encode(), None
+        """Return the right of a bearer token."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given, found = token.strip().encode(), None
         for right, known in self.tokens.items():
             if hmac.compare_digest(given, known.encode()):
                 found = right
-        return found
-
-    def _of_cookie(self, value: str) -> Right | None:
-        right, _, rest = value.partition(".")
-        until, _, signature = rest.partition(".")
-        if right not in self.tokens or not (until.isascii() and until.isdecimal() and len(until) < 12):
-            return None
-        known = Right(right)
-        if not hmac.compare_digest(signature.encode(), self._signature(known, int(until)).encode()):
-            return None
-        return known if time.time() < int(until) else None
-
-    def _signature(self, right: Right, until: int) -> str:
-        return hmac.new(self.tokens[right].encode(), f"cookie {right} {until}".encode(), hashlib.sha256).hexdigest()
+        return found if scheme.lower() == "bearer" else None
 
 
 class Gate:
-    """Lets requests through to ``app`` that name one of ``hosts``, come from our own pages or none, and have a right.
+    """Lets requests through to ``app`` that name one of ``hosts``, come from no page of another site, and have a right.
 
     Args:
         hosts: what the header Host may be, exactly, lower-case: a page of another name that resolves to this address
@@ -154,9 +108,7 @@ class Gate:
         safe = scope["method"] in SAFE
         if not safe and (why := self._foreign(headers)) is not None:
             log.warning("a request that %s was refused", why)
-            return _refusal(403, f"the request {why}; changes are taken from this server's own pages and from programs")
-        if safe and (swapped := self._swapped(scope)) is not None:
-            return swapped
+            return _refusal(403, f"the request {why}; changes are taken from programs")
         if scope["path"] in PUBLIC and safe:
             return None
         right = self._identities.right(headers, peer.names)
@@ -166,8 +118,6 @@ class Gate:
                 "the control server does not know who asks; give its token, or a certificate that the server's "
                 "jobpipe.server.access names",
             )
-        if not safe and "cookie" in headers and "authorization" not in headers and not _says_where_from(headers):
-            return _refusal(403, "a change by cookie must say where it comes from: Origin or Sec-Fetch-Site is missing")
         scope["state"][RIGHT] = right
         scope["state"][LET_IN]()
         return None
@@ -181,23 +131,6 @@ class Gate:
             return "comes from another site"
         return None
 
-    def _swapped(self, scope: Scope) -> Response | None:
-        """Return the reply to an address with a token: a cookie, and the address without it."""
-        try:
-            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
-        except ValueError:
-            return None  # too many: the application refuses it
-        tokens = [value for name, value in query if name == "token"]
-        if not tokens:
-            return None
-        cookie = self._identities.cookie(tokens[0])
-        if cookie is None:
-            return _refusal(401, "the token of this address is not the server's; `jobpipe server` prints the right one")
-        rest = urlencode([(name, value) for name, value in query if name != "token"])
-        path = "/" + quote(scope["path"].lstrip("/"))  # never //host
-        where = f"{path}?{rest}" if rest else path
-        return Response(status_code=303, headers={"location": where, "set-cookie": cookie})
-
 
 def connection_ends(peer: AcceptedPeer) -> LinkClosed:
     """Return the error for a request on a connection that has to end."""
@@ -205,10 +138,6 @@ def connection_ends(peer: AcceptedPeer) -> LinkClosed:
         "the control server ends this connection, since certificates have changed or it is old; connect again",
         peer=peer.address,
     )
-
-
-def _says_where_from(headers: Headers) -> bool:
-    return "origin" in headers or "sec-fetch-site" in headers
 
 
 def _refusal(status: int, what: str) -> Response:

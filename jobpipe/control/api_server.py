@@ -61,7 +61,7 @@ class RestServer:
             trusted = None if files is None else _trusted(config, files)
             identities: Identities
             if trusted is None:
-                identities = Tokens(self._files.tokens(), name=f"jobpipe-{port}")
+                identities = Tokens(self._files.tokens())
                 token = self._files.token(Right.OPERATE)
             else:
                 identities, token = Certificates(trusted), None
@@ -73,13 +73,6 @@ class RestServer:
         except BaseException:
             sock.close()
             raise
-
-    @property
-    def address(self) -> str:
-        """The address for a browser; on loopback with the token, so it is no text for a log."""
-        if self.state.token is None:
-            return f"{self.state.url}/"
-        return f"{self.state.url}/?token={self._files.tokens()[Right.OPERATE]}"
 
     @property
     def failure(self) -> Exception | None:
@@ -127,7 +120,7 @@ def _served_names(files: Credentials) -> list[str]:
     names = [name for name in describe(files.cert).names if "*" not in name and not name.endswith(".jobpipe")]
     if not names:
         raise ConfigError(
-            f"{files.cert}: the certificate carries no host name, so browsers and clients would refuse the control "
+            f"{files.cert}: the certificate carries no host name, so clients would refuse the control "
             "server; make one with `jobpipe certs issue NAME --host HOST`",
             file=str(files.cert),
         )

@@ -67,7 +67,3 @@ class Certificates:
         if names == self._files.own or names & self._files.listed.operate:
             return Right.OPERATE
         return Right.VIEW if names & self._files.listed.view else None
-
-    def cookie(self, token: str) -> str | None:
-        """Return None: certificates need no cookie."""
-        return None

@@ -51,7 +51,6 @@ def served(server_config: Config, control: MemoryControl, limits: HttpLimits, tm
                 view=read_token(files.token(Right.VIEW)),
                 home=server_config.home,
                 folder=tmp_path / "work",
-                printed=server.address,
             )
         finally:
             server.close()

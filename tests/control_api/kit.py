@@ -215,7 +215,6 @@ class Served:
     view: str
     home: Path
     folder: Path
-    printed: str
     host: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from click.testing import CliRunner, Result
 
 from jobpipe.cli.control import JOB_KEYS, RUN_KEYS
 from jobpipe.cli.main import cli
+from jobpipe.cli.server import _tell
 from jobpipe.cli.submitted import _new_lines
 from jobpipe.config import load
 from jobpipe.control import local_server, program
@@ -409,3 +411,15 @@ def test_a_start_that_failed_says_why_first(tmp_path: Path) -> None:
     log.write_text("jobpipe: no luck\n")  # another file has taken its place
     assert local_server._told(log, begin) == "no luck"
     assert local_server._told(tmp_path / "none.log", 0) == f"it has no log at {tmp_path / 'none.log'}"
+
+
+def test_the_server_says_where_its_token_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And never what it is, on a terminal neither: there is no page that it opens."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    state = SimpleNamespace(url="http://127.0.0.1:8998", token=Path("/home/anna/.jobpipe/server/token"))
+    _tell(SimpleNamespace(state=state, address="http://127.0.0.1:8998/?token=abc"))  # type: ignore[arg-type]
+    told = capsys.readouterr().out
+    assert told.startswith("control server at http://127.0.0.1:8998; its token is in /home/anna/.jobpipe/server/token;")
+    assert "abc" not in told

@@ -1,11 +1,10 @@
-"""Who may ask what, from where: tokens, cookies, hosts, origins, rights, roots, limits of connections."""
+"""Who may ask what, from where: tokens, hosts, origins, rights, roots, limits of connections."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_gate import HEADERS, SAFE, Tokens
+from jobpipe.control.api_gate import HEADERS, SAFE
 from jobpipe.control.api_models import submission_body
 from jobpipe.control.api_routes import ROUTES
 from jobpipe.control.api_server import RestServer, _hosts
@@ -26,18 +25,6 @@ from tests.control_api.kit import MemoryControl, Served
 from tests.troubleshooting import on_page
 
 CHANGES = [("POST", "/pipelines"), ("PUT", "/pipelines/flights/stop"), ("DELETE", "/pipelines/flights")]
-
-
-def swap(served: Served) -> str:
-    """Return the cookie for the token of the printed address."""
-    path = served.printed.removeprefix(served.address.url)
-    reply = served.ask("GET", path, token=None)
-    assert (reply.status, reply.headers["location"]) == (303, "/")
-    cookie = reply.headers["set-cookie"]
-    assert cookie.endswith("; HttpOnly; SameSite=Strict")
-    assert served.address.token is not None
-    assert served.address.token not in cookie
-    return cookie.partition(";")[0]
 
 
 def test_it_listens_on_loopback_and_keeps_its_tokens_to_itself(served: Served) -> None:
@@ -67,10 +54,9 @@ def test_without_a_token_nothing_is_said(served: Served) -> None:
         {"Authorization": f"Bearer {wrong}".encode()},
         {"Authorization": f"Basic {served.address.token}"},
         {"Cookie": f"jobpipe-{served.host.rpartition(':')[2]}={served.address.token}"},
-        {"Cookie": f"jobpipe-{served.host.rpartition(':')[2]}=operate.99999999999.00"},
     ):
         assert served.ask("GET", "/pipelines", token=None, headers=headers).status == 401  # type: ignore[arg-type]
-    assert served.ask("GET", "/pipelines?token=wrong", token=None).status == 401
+    assert served.ask("GET", f"/pipelines?token={served.address.token}", token=None).status == 401
     with pytest.raises(NotAuthorized) as caught:
         ControlClient(ServerAddress(served.address.url, "x" * 43)).pipelines()
     on_page(caught.value, "NotAuthorized: the control server does not know")
@@ -78,34 +64,6 @@ def test_without_a_token_nothing_is_said(served: Served) -> None:
     assert served.ask("GET", "/pipelines").status == 200
     assert served.ask("GET", "/nothing").status == 404
     assert served.client.pipelines() == ()
-
-
-def test_a_browser_gets_a_cookie_for_the_token(served: Served) -> None:
-    """Which is no token, and lasts twelve hours; the address it goes on at has none."""
-    cookie = swap(served)
-    assert served.ask("GET", "/pipelines", token=None, headers={"Cookie": f"a=b; {cookie}"}).status == 200
-    path = served.printed.removeprefix(served.address.url + "/")
-    there = served.ask("GET", f"//evil.example/x?expand=status&{path[1:]}", token=None)
-    assert there.headers["location"] == "/evil.example/x?expand=status"
-    own = {"Cookie": cookie, "Origin": served.address.url}
-    assert served.ask("PUT", "/pipelines/x/stop", token=None, headers=own).status == 404
-    blind = served.ask("PUT", "/pipelines/x/stop", token=None, headers={"Cookie": cookie})
-    assert (blind.status, blind.json["error"]) == (403, "NotAuthorized")
-
-
-def test_a_cookie_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its time, and with the token that signed it."""
-    from starlette.datastructures import Headers
-
-    tokens = Tokens({Right.OPERATE: "o" * 43, Right.VIEW: "v" * 43}, "jobpipe-1")
-    cookie = str(tokens.cookie("v" * 43)).partition(";")[0]
-    headers = Headers({"cookie": cookie})
-    assert tokens.right(headers, ()) is Right.VIEW
-    assert Tokens({Right.OPERATE: "o" * 43, Right.VIEW: "w" * 43}, "jobpipe-1").right(headers, ()) is None
-    assert tokens.right(Headers({"cookie": cookie.replace("view", "operate")}), ()) is None
-    later = time.time() + 12 * 3600 + 1
-    monkeypatch.setattr(time, "time", lambda: later)
-    assert tokens.right(headers, ()) is None
 
 
 @pytest.mark.parametrize(
@@ -134,17 +92,16 @@ def test_another_host_name_is_refused(served: Served, host: str) -> None:
     ids=str,
 )
 def test_changes_of_other_sites_are_refused(served: Served, method: str, path: str, from_: dict[str, str]) -> None:
-    """With a cookie that a browser should not have sent, and with the token itself; our own page may."""
+    """Even with the token, which no browser sends by itself; what names this server is let through."""
     served.control.submit(served.submission())
     served.control.stop("flights")  # so that it may be deleted
-    before, cookie = list(served.control.calls), {"Cookie": swap(served)}
+    before = list(served.control.calls)
     body = submission_body(served.submission()).model_dump(mode="json", by_alias=True) if method == "POST" else None
-    for with_ in ({"token": None, "headers": {**from_, **cookie}}, {"headers": from_}):
-        reply = served.ask(method, path, body, **with_)
-        assert (reply.status, reply.json["error"]) == (403, "NotAuthorized")
+    reply = served.ask(method, path, body, headers=from_)
+    assert (reply.status, reply.json["error"]) == (403, "NotAuthorized")
     assert served.control.calls == before
     ours = {"Origin": served.address.url} if "Origin" in from_ else {"Sec-Fetch-Site": "same-origin"}
-    assert served.ask(method, path, body, token=None, headers={**ours, **cookie}).status in (202, 204)
+    assert served.ask(method, path, body, headers=ours).status in (202, 204)
 
 
 def test_a_form_of_another_site_changes_nothing(served: Served) -> None:
@@ -164,11 +121,11 @@ def test_every_reply_is_closed_to_browsers(served: Served) -> None:
         served.ask("GET", "/pipelines", token=None),
         served.ask("GET", "/nothing"),
         served.ask("GET", "/health", headers={"Host": "evil.example"}),
-        served.ask("GET", served.printed.removeprefix(served.address.url), token=None),
     ]
     for reply in replies:
         assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
         assert "access-control-allow-origin" not in reply.headers
+        assert "set-cookie" not in reply.headers
         assert "server" not in reply.headers
     assert "default-src 'self'" in HEADERS["content-security-policy"]
     assert "frame-ancestors 'none'" in HEADERS["content-security-policy"]
@@ -223,14 +180,11 @@ def test_no_token_in_a_log(served: Served, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.DEBUG)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
         caplog.set_level(1, logger=name)
-    cookie = swap(served)
     served.ask("GET", f"/pipelines?token={served.address.token}x", token=None)
     served.control.raises = RuntimeError("broken")
-    served.ask("GET", "/pipelines", token=None, headers={"Cookie": cookie})
     served.ask("GET", "/pipelines")
     assert "broken" in caplog.text
     assert str(served.address.token) not in caplog.text
-    assert cookie not in caplog.text
 
 
 @pytest.mark.parametrize(
