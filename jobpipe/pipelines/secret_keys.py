@@ -11,7 +11,9 @@ _SECRET_KEY = re.compile(
         | secret[._-]?(access[._-]?)?key | shared[._-]?access[._-]?(key|signature) | connection[._-]?string
         | (api|auth|private|shared|account|keystore|encryption|signing|subscription)[._-]?key
         | (access|session|auth|bearer|api|refresh|id|sas|security)[._-]?token
-        | (\A|[._-])(token|pass|pwd|credentials?|signature)
+        | basic[._-]?auth[._-]?user[._-]?info
+        | (\A|[._-])(pass|pwd|credentials?|signature)
+        | (\A | (?<!max)(?<!min)(?<!next)(?<!page)(?<!sync)(?<!cursor)(?<!continuation)[._-])token  # no count, no place
         | azure\.sas\.(?!(fixed|token|expiry)\.)[^.]+\.[^.]+(\..+)?  # a container of an account
         | (azure\.account\.key|oauth2\.client\.secret|oauth2\.user\.password|sas\.fixed\.token)\..+  # of which account
     )\Z""",
@@ -28,7 +30,10 @@ _URL_PASSWORD = re.compile(
 )
 _URL_KEY = re.compile(r"sig|access[_-]?key", re.IGNORECASE)  # secret in a URL's query; elsewhere too common a word
 _PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z]+ )*PRIVATE KEY-----")
-_SETTING = re.compile(r"""(?:(?<!\S)-D|\A|[?&;])([\w.-]+)=["']?([^\s&;,"']+)""")  # of a URL, or of a JVM
+_SETTING = re.compile(r"""(?:(?<!\S)-D|\A|[?&#]|;\s*)([\w.-]+)=["']?([^\s&;,"']+)""")  # of a URL, or of a JVM
+_PAIR = r"""\w+=(?:'[^']*'|[^\s']\S*)"""
+_CONNECTION = re.compile(rf"\s*{_PAIR}(?:\s+{_PAIR})*\s*")  # libpq's: host=h password=p, and nothing else
+_CONNECTION_SETTING = re.compile(r"""(?<!\S)(\w+)='?([^\s']+)""")
 _NO_SECRET = re.compile(r"(env|file|enc):|\$|(null|none|true|false)\Z", re.IGNORECASE)
 
 
@@ -40,7 +45,10 @@ def holds_secret(text: str) -> bool:
     """
     if _URL_PASSWORD.search(unquote(text)) or _PRIVATE_KEY.search(text):
         return True
-    named = ((is_secret(key) or _URL_KEY.fullmatch(key), value) for key, value in _SETTING.findall(text))
+    settings = _SETTING.findall(text)
+    if _CONNECTION.fullmatch(text):
+        settings += _CONNECTION_SETTING.findall(text)
+    named = ((is_secret(key) or _URL_KEY.fullmatch(key), value) for key, value in settings)
     return any(secret and not _NO_SECRET.match(value) for secret, value in named)
 
 

@@ -44,6 +44,8 @@ SECRET = (
     *("sharedAccessKey", "shared_access_key", "eventhubs.shared-access-key", "SharedAccessSignature", "sharedKey"),
     *("signature", "X-Amz-Signature", "url_signature", "signingKey", "signing.key", "sasToken", "securityToken"),
     *("Ocp-Apim-Subscription-Key", "auth_key", "authKey"),
+    *("basic.auth.user.info", "kafka.schema.registry.basic.auth.user.info", "basicAuthUserInfo"),
+    *("csrf_token", "x-token", "maxwell.token.refresh_token", "next_access_token"),
     *("fs.azure.sas.container.account", "spark.hadoop.fs.azure.sas.box.shop.blob.core.windows.net"),
 )
 INNOCENT = (
@@ -63,6 +65,8 @@ INNOCENT = (
         "connectionStrings",
     ),
     *("connection.stringtype", "access_key", "signing.key.id", "author_key", "shared.keyspace", "subscription.keys"),
+    *("max_token", "next_token", "next-page-token", "page.token", "continuation_token", "sync.token", "min_token"),
+    *("basic.auth.credentials.source", "basic.auth.user.info.file"),
     *("fs.azure.sas.expiry.period", "fs.s3a.encryption.algorithm", "spark.io.encryption.keySizeBits"),
 )
 
@@ -115,6 +119,8 @@ HOLDING = (
     *("https://storage.googleapis.com/b/x?X-Goog-Signature=abc", "https://h/?Expires=1&Signature=abc&Key-Pair-Id=k"),
     *("https://h/latest?access_key=abc", "https://h/?a=b&accessKey=abc", "-----BEGIN RSA PRIVATE KEY-----\nMII"),
     *("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abc", "password=pw", "-Dpass='x'"),
+    *("Server=h; Password=abc", "Server=h;  User ID=u;\tPwd=abc;", "https://h/back#access_token=abc&state=1"),
+    *("host=h port=5432 password=b", " host=h  password='a b' dbname=d ", "dbname='a b' user=u sslpassword=b"),
 )
 NOT_HOLDING = (
     *("jdbc:postgresql://u@h:5432/d?sslmode=verify-full", "http://h:80/a@b", "http://h:80?x=a@b", "spark://h:7077"),
@@ -129,6 +135,13 @@ NOT_HOLDING = (
     ),
     *("https://h/?signature_column=a&sigma=1", "Endpoint=sb://n/;SharedAccessKeyName=Root", "-Dfs.s3a.access.key=AKIA"),
     *("SELECT signature FROM a WHERE sig='x'", "-----BEGIN CERTIFICATE-----", "https://h/?signature_version=4"),
+    *("host=h password=env:PW", "host=h passfile=/home/u/.pgpass", "host=h password=''", "Server=h; Password=$PW"),
+    *(
+        "set a=b where password=c",
+        "host=h; SELECT password = x",
+        "https://h/#token",
+        "https://h/?page_token=a&next_token=b",
+    ),
     *("http://[::1]:80/x@y", "enc:abc", "file:///a:b@c", "https://h/?passwordCharacterEncoding=utf8", "-Xmx1g"),
 )
 
