@@ -17,6 +17,7 @@ from pathlib import Path
 
 LOG_BYTES = 4 * 1024 * 1024  # of the file; its copy has as many at most
 _STEP = 256 * 1024
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO makes none wait
 
 
 class BoundedHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -47,9 +48,12 @@ def follow(descriptor: int, path: Path) -> None:
             if os.path.samestat(now, os.stat(path, follow_symlinks=False)):
                 return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.dup2(opened, descriptor)
-        os.close(opened)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE, 0o600)
+        try:
+            if stat.S_ISREG(os.fstat(opened).st_mode):
+                os.dup2(opened, descriptor)
+        finally:
+            os.close(opened)
 
 
 def bound(descriptor: int, path: Path, limit: int = LOG_BYTES) -> None:
@@ -66,20 +70,19 @@ def bound(descriptor: int, path: Path, limit: int = LOG_BYTES) -> None:
             if size <= limit:
                 return
             with contextlib.suppress(OSError):  # no room for a copy is one more reason to cut
-                _copy(path, size - limit, limit)
+                _copy(descriptor, path, size - limit, limit)
             os.ftruncate(descriptor, 0)
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def _copy(path: Path, start: int, length: int) -> None:
-    """Copy so many bytes and not up to the end, which others push on meanwhile."""
-    copy = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with path.open("rb") as log:
-            log.seek(start)
+def _copy(descriptor: int, path: Path, start: int, length: int) -> None:
+    """Copy so many bytes and not up to the end, which others push on meanwhile; nothing of another file at the path."""
+    with open(os.open(path, os.O_RDONLY | _SAFE), "rb") as log:
+        if not os.path.samestat(os.fstat(log.fileno()), os.fstat(descriptor)):
+            return
+        log.seek(start)
+        with open(os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE, 0o600), "wb") as copy:
             while block := log.read(min(_STEP, length)):
-                os.write(copy, block)
+                copy.write(block)
                 length -= len(block)
-    finally:
-        os.close(copy)

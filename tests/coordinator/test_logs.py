@@ -128,6 +128,30 @@ def test_a_log_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
+def test_a_fifo_makes_no_program_wait(tmp_path: Path) -> None:
+    """At the log's place, with a reader and without, and at the place of its copy."""
+    file = tmp_path / "coordinator.log"
+    descriptor = append(file)
+    file.rename(tmp_path / "old")
+    os.mkfifo(file)
+    os.write(descriptor, b"first ")
+    follow(descriptor, file)
+    reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    follow(descriptor, file)
+    os.write(descriptor, b"second")
+    os.close(reader)
+    assert (tmp_path / "old").read_text() == "first second"
+    bound(descriptor, file, 3)
+    assert (tmp_path / "old").read_text() == ""
+    file.unlink()
+    follow(descriptor, file)
+    os.write(descriptor, b"third")
+    os.mkfifo(f"{file}.1")
+    bound(descriptor, file, 3)
+    assert file.read_text() == ""
+    os.close(descriptor)
+
+
 @pytest.mark.processes
 def test_a_program_that_crashes_at_every_start_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It never gets as far as its own logging; each start bounds what the one before has left."""

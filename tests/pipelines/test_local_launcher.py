@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -331,6 +332,14 @@ def log_writer(path: Path, most: int, before: str = "") -> subprocess.Popen[byte
     return subprocess.Popen([sys.executable, "-c", program, str(path), str(most)], stdin=subprocess.PIPE)
 
 
+def content_of(folder: Path) -> bytes:
+    """Return what is in a folder's files; nothing while one of them is just renamed."""
+    try:
+        return b"".join(each.read_bytes() for each in folder.iterdir())
+    except FileNotFoundError:
+        return b""
+
+
 def fed(writer: subprocess.Popen[bytes], path: Path, pieces: list[bytes]) -> None:
     """Give it pieces, each when the one before was read."""
     assert writer.stdin is not None
@@ -338,7 +347,7 @@ def fed(writer: subprocess.Popen[bytes], path: Path, pieces: list[bytes]) -> Non
         for piece in pieces:
             writer.stdin.write(piece)
             writer.stdin.flush()
-            eventually(lambda piece=piece: piece in b"".join(each.read_bytes() for each in path.parent.iterdir()))
+            eventually(lambda piece=piece: piece in content_of(path.parent))
         writer.stdin.close()
         assert writer.wait(DEADLINE) == 0
 
@@ -430,6 +439,29 @@ def test_a_log_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
     shutil.rmtree(path.parent)
     assert write_away(log, path, b"seventh") == b"seventh"
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("moment", ["fcntl.flock", "os.replace"])
+def test_two_log_processes_lose_nothing_when_the_file_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The other one writes just before this one has the lock, or just before it renames the file."""
+    path = tmp_path / "job.log"
+    one, other = bounded_log.BoundedLog(path, 10), bounded_log.BoundedLog(path, 10)
+    one.write(b"12345")
+    other.write(b"67890")
+    module, name = moment.split(".")
+    real = getattr(importlib.import_module(module), name)
+
+    def interrupted(*arguments: object) -> None:
+        monkeypatch.setattr(moment, real)
+        other.write(b"abc")
+        real(*arguments)
+
+    monkeypatch.setattr(moment, interrupted)
+    one.write(b"def")
+    both = (tmp_path / "job.log.1").read_bytes() + path.read_bytes()
+    assert both == b"1234567890abcdef"
 
 
 def test_a_log_goes_on_when_the_disk_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ remove FILE, as logrotate does, or its folder: then it makes FILE again, as Pyth
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -52,11 +53,23 @@ class BoundedLog:
         """
         file = self._open()
         if os.fstat(file).st_size + len(data) > self._most:
-            with contextlib.suppress(FileNotFoundError):  # another attempt's log process was faster
-                os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+            self._move(file)
             file = self._open()
         while data:
             data = data[os.write(file, data) :]
+
+    def _move(self, full: int) -> None:
+        """Rename the full file to FILE.1, unless another attempt's log process does, or has made another FILE."""
+        try:
+            fcntl.flock(full, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # what is written before the other one is done goes to the end of the full file
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(full), os.stat(self._path, follow_symlinks=False)):
+                    os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        finally:
+            fcntl.flock(full, fcntl.LOCK_UN)
 
     def _open(self) -> int:
         """Return the file at the path: the one that is open, unless that was moved, removed or replaced."""
