@@ -6,6 +6,7 @@ others may write to can be exchanged as a whole. The rule is the same for all of
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -47,6 +48,9 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_module
 def ownership_remedy(path: Path) -> str:
     """Return what to do about a file or folder that is distrusted."""
     user = user_name(os.geteuid())
+    with contextlib.suppress(OSError):
+        if path.stat().st_mode & stat.S_ISVTX and path.is_dir():  # as /tmp, which must stay as it is
+            return f"use a folder that only {user} and root can change"
     return f"only {user} and root may be able to change it: `chown {user} {path} && chmod go-w {path}`, or use another"
 
 

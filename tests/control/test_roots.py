@@ -112,6 +112,7 @@ def test_modules_are_not_taken_from_a_sticky_folder(shop: Path) -> None:
     (shop / "orders").chmod(0o1777)
     (found,) = problems_of(shop)
     assert found.what.endswith("everyone may write to it (mode 1777)")
+    assert "chmod" not in found.remedy  # of /tmp, say
 
 
 def test_an_attempt_is_refused_for_good(world: World, tmp_path: Path) -> None:
