@@ -82,7 +82,9 @@ def folder_problem(path: Path) -> str | None:
     return None if why is None else f"{path}: {why}; {ownership_remedy(path)}"
 
 
-def distrusted_level(path: Path, top: Path, *, has_modules: bool = False) -> tuple[Path, str] | None:
+def distrusted_level(
+    path: Path, top: Path, *, any_owner: bool = False, has_modules: bool = False
+) -> tuple[Path, str] | None:
     """Return the first folder, from ``top`` down to ``path``, that others could have changed, and why; None if none is.
 
     Levels that are not there are left out, and so are those of a file system that is mounted read-only, such as a
@@ -90,6 +92,7 @@ def distrusted_level(path: Path, top: Path, *, has_modules: bool = False) -> tup
 
     Args:
         path: without links; ``top`` or below it.
+        any_owner: the folders were named on purpose, so their owners are trusted.
         has_modules: Python imports from ``path``.
     """
     levels = [each for each in reversed(path.parents) if each.is_relative_to(top)]
@@ -100,7 +103,7 @@ def distrusted_level(path: Path, top: Path, *, has_modules: bool = False) -> tup
             return None
         except OSError as error:
             return level, f"it cannot be looked at ({error.strerror})"
-        why = why_distrusted(found, has_modules=has_modules and level == path)
+        why = why_distrusted(found, any_owner=any_owner, has_modules=has_modules and level == path)
         if why is not None and not mounted.f_flag & os.ST_RDONLY:
             return level, why
     return None
