@@ -32,6 +32,7 @@ def test_the_manifest(tmp_path: Path) -> None:
     file.write_text(objects["ConfigMap"]["data"]["jobpipe.yaml"])
     config = load(file, environ={})
     assert (config.server_host, config.server_port, config.tls) == ("0.0.0.0", (8998, 8998), True)  # noqa: S104
+    assert config.server_roots == (Path("/var/lib/jobpipe"), Path("/pipelines"))
     assert objects["Service"]["spec"]["ports"][0]["port"] == 8998
     deployment = objects["Deployment"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
