@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from jobpipe.control.interface import Submission, Submitted, Want
-from jobpipe.control.loaded import digest_of, fits_of, subscriptions_by_job
+from jobpipe.control.loaded import digest_of, subscriptions_by_job
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
@@ -73,9 +74,19 @@ class PipelineChanges:
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def submit(
-        self, submission: Submission, pipeline: Pipeline, new_checkpoint: Sequence[str], now: float
+        self,
+        submission: Submission,
+        pipeline: Pipeline,
+        new_checkpoint: Sequence[str],
+        now: float,
+        unfit: Mapping[str, str] = MappingProxyType({}),
     ) -> Submitted:
-        """Take a pipeline in, or a changed file of one."""
+        """Take a pipeline in, or a changed file of one.
+
+        Args:
+            new_checkpoint: the jobs that begin without their checkpoints.
+            unfit: why jobs cannot go on from theirs.
+        """
         store, name = self._store, pipeline.name
         with store.write():
             before = {job.name: job for job in store.jobs(name)}
@@ -102,10 +113,14 @@ class PipelineChanges:
             rows = _rows_of(pipeline, before, want)
             for job in rows:
                 renew = job.name in new_checkpoint
-                _check_checkpoint(job, renew=renew)
                 old = before.get(job.name)
-                same = old is not None and old.present and old.digest == job.digest and not renew
-                store.put_job(replace(job, renew=renew or job.renew))
+                alike = old is not None and old.digest == job.digest
+                # One that is asked for stays so, until the job is as it was before.
+                keeps = job.renew and (alike or job.name in unfit)
+                if job.name in unfit and not renew and not keeps:
+                    raise ControlConflict(unfit[job.name], pipeline=name, job=job.name)
+                same = old is not None and old.present and alike and not renew
+                store.put_job(replace(job, renew=renew or keeps))
                 if same:
                     unchanged.append(job.name)
                 elif job.want is Want.RUN and not job.scheduled:
@@ -311,7 +326,6 @@ def _rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> li
     rows = []
     for position, node in enumerate(graph_of(pipeline).jobs):
         job, old = pipeline.jobs[node.name], before.get(node.name)
-        fits = fits_of(job)
         row = JobRow(
             pipeline=pipeline.name,
             name=node.name,
@@ -322,24 +336,12 @@ def _rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> li
             want=want,
             renew=False,
             digest=digest_of(pipeline, job),
-            checkpoint="",
-            fits=fits,
             reads=node.reads,
             publishes=node.publishes,
             subscriptions=tuple(JobSubscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
         )
         if old is not None:
-            row = replace(row, want=old.want if old.present else want, renew=old.renew, checkpoint=old.checkpoint)
+            row = replace(row, want=old.want if old.present else want, renew=old.renew)
             row = replace(row, numbers=old.numbers, run=old.run, following=old.following)
         rows.append(row)
     return rows
-
-
-def _check_checkpoint(job: JobRow, *, renew: bool) -> None:
-    if job.checkpoint and job.checkpoint != job.fits and not renew and not job.renew:
-        raise ControlConflict(
-            f"job {job.pipeline}.{job.name}: its sources, or a stage that keeps state, have changed, and its "
-            f"checkpoint does not fit them; submit it with --new-checkpoint {job.name}, and it starts over without it",
-            pipeline=job.pipeline,
-            job=job.name,
-        )

@@ -19,7 +19,7 @@ from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.chores import Chores
 from jobpipe.control.interface import Control, Event, PipelineStatus, RunView, Submission, Submitted
 from jobpipe.control.job_logs import log_lines
-from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.loaded import LoadedPipelines, unfit_checkpoints
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
 from jobpipe.control.room import RoomWatch, WatchedJobs
@@ -31,12 +31,13 @@ from jobpipe.control.tools import Tools
 from jobpipe.control.views import Views
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.pipelines.checkpoint_owner import has_checkpoint
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.locks import holder, locked
 from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.places import Places, require_clearable
 from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
 from jobpipe.pipelines.serving_on import ServingOn
 from jobpipe_registry.handler import RegisterServerHandler
@@ -167,8 +168,13 @@ class ControlServer(Control):
         shared = shared_storage(self._store, self._config.home, pipeline)
         if any(each.severity == "error" for each in shared):
             raise pipeline_error(shared)
-        Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
-        submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock())
+        places = Places.of(self._config.home, pipeline.name)
+        for name in new_checkpoint:
+            if has_checkpoint(pipeline.jobs[name]):
+                require_clearable(places.storage(pipeline, name), name)
+        places.keep_prefix(pipeline)
+        unfit = unfit_checkpoints(pipeline, self._config.home)
+        submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock(), unfit)
         self._loaded.put(pipeline, submitted.version)
         self._look(self._store.jobs(pipeline.name))
         self._chores.look()

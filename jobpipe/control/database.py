@@ -13,7 +13,7 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-FORMAT = 1
+FORMAT = 2
 _BUSY_SECONDS = 10.0
 _TABLES = """
 CREATE TABLE pipelines (
@@ -26,7 +26,7 @@ CREATE TABLE definitions (
 CREATE TABLE jobs (
     pipeline TEXT NOT NULL REFERENCES pipelines ON DELETE CASCADE, name TEXT NOT NULL, position INTEGER NOT NULL,
     kind TEXT NOT NULL, scheduled INTEGER NOT NULL, present INTEGER NOT NULL, want TEXT NOT NULL,
-    renew INTEGER NOT NULL, digest TEXT NOT NULL, checkpoint TEXT NOT NULL, fits TEXT NOT NULL,
+    renew INTEGER NOT NULL, digest TEXT NOT NULL,
     reads TEXT NOT NULL, publishes TEXT NOT NULL, subscriptions TEXT NOT NULL,
     numbers INTEGER NOT NULL, run TEXT, following TEXT, PRIMARY KEY (pipeline, name)
 ) STRICT;

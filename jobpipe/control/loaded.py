@@ -6,14 +6,17 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
+from pathlib import Path
 
 from jobpipe.control.store import Store
-from jobpipe.errors import ConfigError
-from jobpipe.pipelines.checkpoint_owner import owner_of
+from jobpipe.errors import CheckpointMismatch, ConfigError
+from jobpipe.pipelines.checkpoint_owner import has_checkpoint
+from jobpipe.pipelines.checkpoint_storage import look
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.tree import plain
 
 MOST_LOADED = 64
@@ -73,13 +76,16 @@ def digest_of(pipeline: Pipeline, job: Job) -> str:
     return hashlib.sha256(said.encode()).hexdigest()
 
 
-def fits_of(job: Job) -> str:
-    """Return, as JSON, what a job's checkpoint depends on: its sources, and the stages that keep state.
-
-    Of programs of the user's own, and of flows, which keep no checkpoint, nothing is known: "[]".
-    """
-    owner = owner_of("", "", job)
-    return json.dumps([[part.model_dump() for part in parts] for parts in (owner.sources, owner.state)], sort_keys=True)
+def unfit_checkpoints(pipeline: Pipeline, home: Path) -> dict[str, str]:
+    """Return why jobs cannot go on from their checkpoints, by their names, as far as this host sees them."""
+    places, found = Places.of(home, pipeline.name), {}
+    for name, job in pipeline.jobs.items():
+        try:
+            if has_checkpoint(job):
+                look(places.storage(pipeline, name), pipeline.name, job)
+        except CheckpointMismatch as error:
+            found[name] = error.message
+    return found
 
 
 def subscriptions_by_job(pipeline: Pipeline) -> dict[str, list[tuple[str, str]]]:

@@ -175,7 +175,7 @@ class JobMachine:
         with store.write():
             now = store.job(*self.key)
             if now is not None and now.following == run:
-                store.put_job(replace(now, run=run, following=None, renew=False, checkpoint=now.fits))
+                store.put_job(replace(now, run=run, following=None, renew=False))
                 if moved is not None:
                     store.add_event(*self.key, "checkpoint", detail=f"the one before is in {moved}")
         self.changed()

@@ -47,8 +47,6 @@ class JobRow:
         present: False: the newest file does not have it any more; it is stopped, then forgotten.
         renew: its next run begins without a checkpoint.
         digest: of all that its definition says.
-        checkpoint: what its checkpoint depends on, as JSON, when a run last began; "" before the first.
-        fits: the same of its newest definition.
         numbers: the highest number of an attempt that was used.
         run: the newest one that has begun; None before the first.
         following: a run that begins when that one has ended.
@@ -63,8 +61,6 @@ class JobRow:
     want: Want
     renew: bool
     digest: str
-    checkpoint: str
-    fits: str
     reads: tuple[str, ...]
     publishes: tuple[str, ...]
     subscriptions: tuple[JobSubscription, ...]

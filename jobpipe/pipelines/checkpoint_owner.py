@@ -149,6 +149,11 @@ class Owner(BaseModel):
         return f"{json.dumps(self.model_dump(), indent=1)}\n"
 
 
+def namespace_of(note: str, storage: str) -> str:
+    """Return the namespace that a note says; raises as :meth:`Owner.require_fit`."""
+    return _read(note, storage).namespace
+
+
 def _read(note: str, storage: str) -> Owner:
     name = f"{storage}/{NAME}"
     try:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import CheckpointMismatch
-from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner
+from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner, namespace_of, owner_of
 from jobpipe.pipelines.file_paths import local_folder
+from jobpipe.pipelines.pipeline import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,8 +81,10 @@ def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> None
         note.write(text)
 
 
-def look(storage: str, owner: Owner) -> None:
+def look(storage: str, pipeline: str, job: Job) -> None:
     """Check, as far as it is to be seen without a session, that a checkpoint belongs to a job; note nothing.
+
+    The namespace is not compared: the attempt's own configuration says it.
 
     Raises:
         CheckpointMismatch: as :func:`claim`.
@@ -92,6 +95,7 @@ def look(storage: str, owner: Owner) -> None:
     if NAME in folder.names("."):
         before = _noted(folder.file(NAME), storage)
         if before.strip():
+            owner = owner_of(namespace_of(before, storage), pipeline, job)
             owner.require_fit(before, storage, begun=folder.begun)
 
 

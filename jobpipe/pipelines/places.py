@@ -105,6 +105,20 @@ class Places:
         return f"{where if ':' in where.split('/')[0] else f'file://{where}'}/{job}"
 
 
+def require_clearable(storage: str, job: str) -> None:
+    """Check that a job's checkpoint can be moved out of the way from here.
+
+    Raises:
+        ConfigError: it is not on this host's files.
+    """
+    if local_folder(storage) is None:
+        raise ConfigError(
+            f"--new-checkpoint {job}: {storage} is not a folder of this host; stop the job, move what is there away, "
+            "and submit it without the option",
+            key="storage",
+        )
+
+
 def clear_storage(storage: str, run: str) -> str | None:
     """Move a job's checkpoint out of the way of a run that begins without; return its new place, None if it has none.
 

@@ -570,30 +570,6 @@ def test_only_what_changed_is_restarted(world: World) -> None:
     eventually(lambda: world.order("goes") is None)
 
 
-def test_other_sources_need_a_new_checkpoint(world: World) -> None:
-    server = world.server()
-    server.submit(world.submission())
-    worker = world.work(1)
-    wait(server, JobState.RUNNING)
-    checkpoint = world.config.home / "pipelines" / NAME / "report"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "offsets").write_text("0")
-    reads_files = job_of(source={"type": "text", "path": "input"})
-    with pytest.raises(ControlConflict, match="--new-checkpoint report"):
-        server.submit(world.submission({"report": reads_files}))
-    with pytest.raises(PipelineError, match="rapport"):
-        server.submit(world.submission({"report": reads_files}), new_checkpoint=["rapport"])
-    assert server.pipeline(NAME).version == 1
-    run = server.submit(world.submission({"report": reads_files}), new_checkpoint=["report"]).runs["report"]
-    eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
-    assert checkpoint.exists()  # while it runs
-    worker.end("STOPPED", 0)
-    world.attempt(2)
-    assert not checkpoint.exists()
-    assert (checkpoint.with_name(f"report.before-{run}") / "offsets").read_text() == "0"
-    server.submit(world.submission({"report": reads_files}))
-
-
 def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
     server = world.server()
     with pytest.raises(PipelineError, match="there is no source of type"):

@@ -31,8 +31,6 @@ JOB = JobRow(
     want=Want.RUN,
     renew=False,
     digest="d",
-    checkpoint="",
-    fits="[]",
     reads=("a",),
     publishes=("b", "c"),
     subscriptions=(JobSubscription(topic="a", name="p.j"),),

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 
 from jobpipe.pipelines.checkpoint_owner import NAME
+from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.parameters import RunValues
+from jobpipe.pipelines.reports import Reporter
+from jobpipe.pipelines.runner.queries import QueryWork
+from jobpipe.pipelines.runner.query_shape import QueryShape, shape_of
+from jobpipe.pipelines.spec import Mode
 from tests.pipelines.running import SECONDS, Runner, write_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(4 * SECONDS)]
@@ -45,9 +54,7 @@ def test_another_source_and_another_pipeline(tmp_path: Path, home: Path) -> None
         assert runner.run() == 0, runner.told
         write_pipeline(tmp_path, copy("json", "b"), **{"name": name, "topic-prefix": f"{name}."})
         assert runner.run() == 1
-        said = (
-            f"the checkpoint in {state} does not fit job copy: among its sources is now json path b, and was csv path a"
-        )
+        said = f"the checkpoint in {state} does not fit job copy: among its sources is now json path {tmp_path}/b, and"
         assert said in runner.output
         assert "restart" not in runner.output.lower()
         assert runner.run("--new-checkpoint", "cpy") == 2
@@ -60,4 +67,157 @@ def test_another_source_and_another_pipeline(tmp_path: Path, home: Path) -> None
         assert runner.run() == 1
         assert f"belongs to job copy of pipeline {name} (namespace /test-" in runner.output
     note = json.loads((tmp_path / "state" / "copy" / NAME).read_text())
-    assert (note["pipeline"], note["sources"]) == (name, [{"name": "", "type": "json", "which": {"path": "b"}}])
+    assert (note["pipeline"], note["sources"]) == (name, [{"type": "json", "which": {"path": f"{tmp_path}/b"}}])
+
+
+def streams(folder: Path, name: str, columns: str = "id BIGINT") -> dict[str, Any]:
+    """Return a source that reads a folder, which is made."""
+    (folder / name).mkdir(exist_ok=True)
+    return {"type": "csv", "path": f"{name}/*.csv", "schema": columns}
+
+
+def ending(sink: str = "out", **job: Any) -> dict[str, Any]:
+    """Return a job that ends when it has read what is there."""
+    return {
+        "copy": {
+            **job,
+            "trigger": {"available-now": True},
+            "sink": {"type": "json", "path": sink, "at-least-once": True, **job.pop("to", {})},
+        }
+    }
+
+
+def test_sources_that_change_places(tmp_path: Path, home: Path) -> None:
+    """Spark knows them by their numbers: each would be read from where the other one was, from the beginning here."""
+    sources = {name: streams(tmp_path, name) for name in "ab"}
+    for number, name in enumerate("ab", 1):
+        (tmp_path / name / "1.csv").write_text(f"{number}\n")
+
+    def jobs(query: str) -> dict[str, Any]:
+        return ending(sources=sources, transform=[{"query": query}])
+
+    file = write_pipeline(tmp_path, jobs("SELECT * FROM a UNION ALL SELECT * FROM b"))
+    name = yaml.safe_load(file.read_text())["pipeline"]["name"]
+    section = {"name": name, "topic-prefix": f"{name}."}
+    with Runner(tmp_path, home, file) as runner:
+        assert runner.run() == 0, runner.told
+        write_pipeline(tmp_path, jobs("SELECT id FROM a WHERE id > 0 UNION ALL SELECT id + 0 FROM b"), **section)
+        assert runner.run() == 0, runner.told
+        write_pipeline(tmp_path, jobs("SELECT * FROM b UNION ALL SELECT * FROM a"), **section)
+        assert runner.run() == 1
+        assert "does not fit the query of job copy. With --new-checkpoint copy" in runner.output
+        assert "its sources, which Spark knows by their order, are csv path" in runner.output
+        assert "restart" not in runner.output.lower()
+    assert ids(tmp_path) == [1, 2]
+
+
+@pytest.fixture
+def shaped(spark: SparkSession, tmp_path: Path) -> Callable[..., QueryShape]:
+    """Return the shape of a query of one or two streams."""
+
+    def shape(transform: list[dict[str, Any]], *views: str, output_mode: str = "append", **source: Any) -> QueryShape:
+        given = {**streams(tmp_path, "a", "id BIGINT, t TIMESTAMP, u TIMESTAMP"), **source}
+        sources: dict[str, Any] = {"source": given}
+        if views:
+            sources = {"sources": {view: {**given, "path": f"{view}/*.csv"} for view in views}}
+            for view in views:
+                (tmp_path / view).mkdir(exist_ok=True)
+        file = tmp_path / "p.yaml"
+        file.write_text(yaml.safe_dump({"pipeline": {"name": "p"}, "jobs": ending(**sources, transform=transform)}))
+        file.chmod(0o600)
+        pipeline = load_pipeline(file)
+        job = pipeline.jobs["copy"]
+        context = JobContext(
+            pipeline="p",
+            job="copy",
+            mode=Mode.STREAMING,
+            storage=str(tmp_path / "s"),
+            folder=tmp_path,
+            run=RunValues("r"),
+        )
+        work = QueryWork(spark, pipeline, job, context, Reporter(None))
+        frames = work._sources()
+        return shape_of(work._transformed(frames), job, frames, output_mode)
+
+    return shape
+
+
+KEEPS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "filter": (
+        [{"query": "SELECT id, count(*) c FROM input GROUP BY id"}],
+        [{"query": "SELECT id, count(*) c FROM input GROUP BY id HAVING id > 1"}],
+    ),
+    "seed": ([{"query": "SELECT id, rand() r FROM input"}], [{"query": "SELECT id, rand() r FROM input WHERE id > 1"}]),
+    "delay": (
+        [{"type": "watermark", "column": "t", "delay": "1 minute"}, {"type": "deduplicate", "keys": "id"}],
+        [{"type": "watermark", "column": "t", "delay": "2 minutes"}, {"type": "deduplicate", "keys": "id"}],
+    ),
+}
+CHANGES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
+    "aggregate": (
+        [{"query": "SELECT id, count(*) c FROM input GROUP BY id"}],
+        [{"query": "SELECT id, sum(id) c FROM input GROUP BY id"}],
+        "sum(id)",
+    ),
+    "group": (
+        [{"query": "SELECT id, count(*) c FROM input GROUP BY id"}],
+        [{"query": "SELECT id + 1 id, count(*) c FROM input GROUP BY id + 1"}],
+        "(id + ",
+    ),
+    "watermark": (
+        [{"type": "watermark", "column": "t", "delay": "1 minute"}, {"type": "deduplicate", "keys": "id"}],
+        [{"type": "watermark", "column": "u", "delay": "1 minute"}, {"type": "deduplicate", "keys": "id"}],
+        "the watermark of u",
+    ),
+    "keys": (
+        [{"type": "deduplicate", "keys": "id"}],
+        [{"type": "deduplicate", "keys": ["id", "t"]}],
+        "Deduplicate [id, t]",
+    ),
+    "distinct": ([{"query": "SELECT id FROM input"}], [{"query": "SELECT DISTINCT id FROM input"}], "Distinct"),
+}
+
+
+@pytest.mark.parametrize("case", list(KEEPS))
+def test_what_does_not_change_the_state(shaped: Callable[..., QueryShape], case: str) -> None:
+    one, other = KEEPS[case]
+    assert shaped(other).difference(shaped(one)) == ""
+
+
+@pytest.mark.parametrize("case", list(CHANGES))
+def test_what_changes_the_state(shaped: Callable[..., QueryShape], case: str) -> None:
+    one, other, said = CHANGES[case]
+    assert shaped(one).difference(shaped(one)) == ""
+    told = shaped(other).difference(shaped(one))
+    assert told.startswith("among what keeps state is now ")
+    assert said in told
+
+
+def test_a_watermark_of_the_source(shaped: Callable[..., QueryShape]) -> None:
+    deduplicate = [{"type": "deduplicate", "keys": "id"}]
+    one, other = (shaped(deduplicate, watermark={"column": name, "delay": "1 minute"}) for name in "tu")
+    assert "the watermark of u" in other.difference(one)
+
+
+def test_joins_and_views(shaped: Callable[..., QueryShape]) -> None:
+    def joined(condition: str) -> QueryShape:
+        query = f"SELECT a.id FROM a JOIN b ON {condition}"  # noqa: S608 - the test's own
+        return shaped([{"query": query}], "a", "b")
+
+    one = joined("a.id = b.id")
+    assert [source.rpartition("/")[0][-1] for source in one.sources] == ["a", "b"]
+    assert one.difference(joined("a.id = b.id")) == ""
+    assert "Join" in joined("a.id = b.id AND a.t < b.t").difference(one)
+    twice = shaped([{"query": "SELECT * FROM b UNION ALL SELECT * FROM a UNION ALL SELECT * FROM b"}], "a", "b")
+    assert [source.rpartition("/")[0][-1] for source in twice.sources] == ["b", "a"]
+    assert "its sources, which Spark knows by their order, are" in twice.difference(
+        one.model_copy(update={"state": ()})
+    )
+
+
+def test_the_output_mode_of_what_keeps_state(shaped: Callable[..., QueryShape]) -> None:
+    count, plain = [{"query": "SELECT id, count(*) c FROM input GROUP BY id"}], [{"query": "SELECT id FROM input"}]
+    one, other = (shaped(count, output_mode=mode) for mode in ("update", "complete"))
+    assert other.difference(one) == "its output-mode is complete, and was update"
+    assert shaped(plain, output_mode="update").difference(shaped(plain)) == ""
+    assert other.model_copy(update={"spark": "9"}).difference(one) == ""  # which may write plans in another way

@@ -60,7 +60,7 @@ class QueryShape(BaseModel):
             return ""
         if self.sources != before.sources and sorted(self.sources) == sorted(before.sources):
             now, then = ", then ".join(self.sources), ", then ".join(before.sources)
-            return f"it reads {now}, and read {then}, and Spark knows its sources by their order"
+            return f"its sources, which Spark knows by their order, are {now}, and were {then}"
         if self.state != before.state:
             now, then = (_some(shape, other) for shape, other in ((self, before), (before, self)))
             return f"among what keeps state is now {now}, and was {then}"
@@ -140,8 +140,8 @@ def claim_shape(storage: str, shape: QueryShape, job: str, spark: SparkSession) 
             ) from error
         if differs:
             raise CheckpointMismatch(
-                f"the checkpoint in {storage} does not fit the query of job {job}: {differs}. {remedy(job, storage)}; "
-                f"if it is to go on from it all the same, delete {storage}/{NAME}",
+                f"the checkpoint in {storage} does not fit the query of job {job}. {remedy(job, storage)}; if it is to "
+                f"go on from it all the same, delete {storage}/{NAME}. What has changed: {differs}",
                 file=f"{storage}/{NAME}",
             )
     if said != text:
