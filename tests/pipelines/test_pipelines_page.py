@@ -47,6 +47,13 @@ def test_one_job(write: Write) -> None:
     assert (job.name, job.sources, job.publishes) == ("copy", ("kafka",), ("orders",))
 
 
+def test_join(write: Write, tmp_path: Path) -> None:
+    for name in ("orders", "payments"):
+        (tmp_path / name).mkdir()
+    (job,) = graph_of(loaded(write(block("docs/pipelines.md", "join")))).jobs
+    assert (job.name, job.sources, job.publishes) == ("paid", ("csv", "csv"), ("paid",))
+
+
 def test_route(write: Write) -> None:
     (job,) = load_pipeline(write(block("docs/pipelines.md", "route"))).jobs.values()
     routes = routes_of(job)

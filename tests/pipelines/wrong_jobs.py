@@ -243,6 +243,17 @@ JOBS: tuple[Wrong, ...] = (
         (4, "sources", "nothing joins them", "type: sql, query:"),
     ),
     job(
+        "a list of sources",
+        f"sources: [{{name: orders, type: rate}}, {{name: customers, type: rate}}]\n"
+        f"transform: [{{query: SELECT 1}}]\n{CONSOLE}",
+        (4, "sources", "it is a list", "give them by name: sources: {orders: {...}, customers: {...}}"),
+    ),
+    job(
+        "a list of sources without names",
+        f"sources: [{{type: rate}}, {{type: rate}}]\n{CONSOLE}",
+        (4, "sources", "it is a list", "give them by name: sources: {NAME1: {...}, NAME2: {...}}"),
+    ),
+    job(
         "names of views",
         "sources:\n  orders: {type: rate}\n  Orders: {type: rate}\n  order-lines: {type: rate}\n  12L: {type: rate}\n"
         f"  Input: {{type: rate}}\n  1a: {{type: rate}}\ntransform: [{{query: SELECT 1}}]\n{CONSOLE}",
