@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from jobpipe.cli.control import (
     wait_until,
 )
 from jobpipe.cli.exits import Exit
+from jobpipe.cli.log_lines import logs
 from jobpipe.cli.output import emit_json, emit_table, printable
 from jobpipe.cli.pipeline import load, of_file
 from jobpipe.errors import ControlConflict
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import JobStatus, PipelineStatus
 
-FOLLOW_SECONDS = 1.0
-FOLLOW_LINES = 1000
 PROCESSES_SECONDS = 60.0  # for the processes of a job that has ended; a slow JVM takes half of it
 _ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
 
@@ -126,16 +124,24 @@ def list_all(client: ControlClient, as_json: bool) -> None:
 @click.command(
     epilog=f"""\b
 JSON keys of a pipeline: name, file, version, want, submitted, jobs.
-Of a job, and of each of jobs: {JOB_KEYS}."""
+Of a job, and of each of jobs: {JOB_KEYS}.
+Without NAME a list of pipelines."""
 )
-@_ref
+@click.argument("ref", metavar="[NAME[/JOB]]", type=JobRefType(), required=False)
 @pass_client
 @json_option
-def status(client: ControlClient, ref: JobRef, as_json: bool) -> int:
-    """Show the state of the jobs of pipeline NAME, or of one job.
+def status(client: ControlClient, ref: JobRef | None, as_json: bool) -> int:
+    """Show the state of the jobs of pipeline NAME, or of one job; without NAME of all pipelines.
 
     Exits with 1 if a job has failed or is lost.
     """
+    if ref is None:
+        every = client.pipelines()
+        if as_json:
+            emit_json(view_of(every))
+        else:
+            emit_statuses(every)
+        return Exit.UNHEALTHY if any(_is_bad(job) for each in every for job in each.jobs) else Exit.OK
     found = client.pipeline(ref.pipeline)
     job = None if ref.job is None else client.job(ref.pipeline, ref.job)
     if as_json:
@@ -143,34 +149,6 @@ def status(client: ControlClient, ref: JobRef, as_json: bool) -> int:
     else:
         emit_statuses([found], ref)
     return Exit.UNHEALTHY if any(map(_is_bad, ref.of(found))) else Exit.OK
-
-
-@click.command()
-@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
-@click.option("-n", "--lines", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of lines.")
-@click.option("-f", "--follow", is_flag=True, help="Continue with new lines, until Ctrl-C.")
-@pass_client
-@json_option
-def logs(client: ControlClient, ref: JobRef, lines: int, follow: bool, as_json: bool) -> None:
-    """Show the end of the log of JOB in pipeline NAME.
-
-    --follow asks the server once a second. JSON keys: lines; not with --follow.
-    """
-    if follow and as_json:
-        raise click.UsageError("--follow has no --json")
-    job = ref.job or ""
-    seen = client.log(ref.pipeline, job, lines=lines)
-    if as_json:
-        emit_json({"lines": list(seen)})
-        return
-    for line in seen:
-        click.echo(printable(line))
-    while follow:
-        time.sleep(FOLLOW_SECONDS)
-        found = client.log(ref.pipeline, job, lines=max(FOLLOW_LINES, lines))
-        for line in _new_lines(seen, found):
-            click.echo(printable(line))
-        seen = found
 
 
 @click.command()
@@ -312,30 +290,6 @@ def _counted(status: PipelineStatus) -> str:
     for job in status.jobs:
         counts[job.state] = counts.get(job.state, 0) + 1
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-
-
-def _new_lines(seen: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines of ``found`` that come after those that were seen; all, if it is another log.
-
-    What was seen may begin before what was found: its longest end that is in ``found`` counts, at its last place there.
-    Knuth, Morris and Pratt, from the end: the time is proportional to the number of lines.
-    """
-    pattern, text = seen[::-1], found[::-1]
-    shorter = [0] * len(pattern)  # of the first n + 1 lines of the pattern: how many at their end also begin it
-    length = 0
-    for place in range(1, len(pattern)):
-        while length and pattern[place] != pattern[length]:
-            length = shorter[length - 1]
-        length += pattern[place] == pattern[length]
-        shorter[place] = length
-    length = longest = new = 0
-    for place, line in enumerate(text):
-        while length and (length == len(pattern) or line != pattern[length]):
-            length = shorter[length - 1]
-        length += length < len(pattern) and line == pattern[length]
-        if length > longest:
-            longest, new = length, place + 1 - length
-    return found[len(found) - new :] if longest else found
 
 
 COMMANDS = (submit, list_all, status, logs, stop, resume, restart, delete)  # of group pipeline

@@ -22,10 +22,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from jobpipe.cli import log_lines
 from jobpipe.cli.control import JOB_KEYS, RUN_KEYS
+from jobpipe.cli.log_lines import new_lines
 from jobpipe.cli.main import cli
 from jobpipe.cli.server import _tell
-from jobpipe.cli.submitted import _new_lines
 from jobpipe.config import load
 from jobpipe.control import local_server, program
 from jobpipe.control.child_environment import kept_variables
@@ -144,7 +145,7 @@ def test_exit_codes(served: Served, run: Run) -> None:
     run("pipeline", "submit", str(wrong), code=2)
     run("pipeline", "submit", file, "--new-checkpoint", "x", code=1)
     run("pipeline", "status", "a/b/c", code=2)
-    run("pipeline", "logs", "flights", code=2)
+    run("pipeline", "logs", code=2)
     run("run", "status", "nothing", code=1)
     view = str(ServerFiles.of(served.home).folder / "view-token")
     there = ("--url", served.address.url, "--token-file", view)
@@ -188,6 +189,60 @@ def test_logs_are_escaped(served: Served, run: Run) -> None:
     run("pipeline", "logs", "-f", "flights/report", "--json", code=2)
 
 
+def test_all_pipelines_and_all_logs(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name the state of all pipelines, without a job the logs of all jobs, at most so many lines of all."""
+    run("pipeline", "submit", written(served), "--wait")
+    run("pipeline", "submit", written(served, "trains"), "--wait")
+    lines = run("pipeline", "status").stdout.splitlines()[1:]
+    assert [line.split()[:3] for line in lines] == [
+        [name, job, "RUNNING"] for name in ("flights", "trains") for job in ("publish", "report")
+    ]
+    assert [each["name"] for each in json.loads(run("pipeline", "status", "--json").stdout)] == ["flights", "trains"]
+    served.control.set_state("trains", "report", JobState.FAILED)
+    run("pipeline", "status", code=1)
+    served.control.lines = ("a", "b")
+    assert run("pipeline", "logs", "flights").stdout.splitlines() == [
+        *("publish | a", "publish | b"),
+        *("report  | a", "report  | b"),
+    ]
+    assert json.loads(run("pipeline", "logs", "flights", "--json").stdout) == {
+        "jobs": [{"name": "publish", "lines": ["a", "b"]}, {"name": "report", "lines": ["a", "b"]}]
+    }
+    monkeypatch.setattr(log_lines, "LINES_MOST", 2)
+    assert run("pipeline", "logs", "flights").stdout == "publish | b\nreport  | b\n"
+
+
+def test_all_logs_are_followed(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New lines of each job, until the server goes."""
+    run("pipeline", "submit", written(served))
+    answers = iter([("a",), ("a",), ("a", "b"), ("a",), ("a", "b"), ("a", "c")])
+
+    def log(pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
+        found = next(answers, None)
+        if found is None:
+            raise ControlConflict("that is all")
+        return found
+
+    monkeypatch.setattr(served.control, "log", log)
+    monkeypatch.setattr(log_lines, "FOLLOW_SECONDS", 0.0)
+    shown = run("pipeline", "logs", "flights", "--follow", code=1).stdout
+    assert shown.splitlines() == ["publish | a", "report  | a", "publish | b", "report  | c"]
+
+
+def test_delete_says_which_subscriptions_are_left(served: Served, run: Run) -> None:
+    """In words without flags; the control server drops them when their topics are served."""
+    run("pipeline", "submit", written(served))
+    run("pipeline", "stop", "flights", "--wait")
+    status = served.control.statuses["flights"]
+    jobs = tuple(replace(job, reads=("delays",) if job.name == "report" else ()) for job in status.jobs)
+    served.control.statuses["flights"] = replace(status, jobs=jobs)
+    assert run("pipeline", "delete", "flights").stdout.splitlines() == [
+        "deleted pipeline flights",
+        "  subscription flights.report of delays is dropped as soon as delays is served; "
+        "if its publisher does not come back: jobpipe serve delays",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seen", "found", "new"),
     [
@@ -201,7 +256,7 @@ def test_logs_are_escaped(served: Served, run: Run) -> None:
     ],
 )
 def test_what_is_new_of_a_log(seen: str, found: str, new: str) -> None:
-    assert _new_lines(tuple(seen), tuple(found)) == tuple(new)
+    assert new_lines(tuple(seen), tuple(found)) == tuple(new)
 
 
 @pytest.mark.slow
@@ -209,7 +264,7 @@ def test_new_lines_of_long_logs_are_found_at_once() -> None:
     """Logs of 10,000 lines that repeat themselves; linear, where a search by each length would take hours."""
     began = time.process_time()
     seen = ("x",) * 10_000
-    assert _new_lines(seen, ("x", "y") * 5000) == ("y",)
+    assert new_lines(seen, ("x", "y") * 5000) == ("y",)
     assert time.process_time() - began < 5
 
 
