@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 
 from jobpipe.errors import DataLoss
-from jobpipe.pipelines.runner.whereabouts import _ranges, at_stage, file_in, stage_place
+from jobpipe.pipelines.runner.whereabouts import _ranges, at_sink, at_stage, file_in, stage_of, stage_place
 from jobpipe.pipelines.runner.work import failure
 from jobpipe.spark.query_job import with_remedy
 from tests.pipelines.conftest import Write, loaded
@@ -115,3 +116,26 @@ def test_an_error_of_a_stage_says_which(write: Write) -> None:
     assert stage_place(pipeline, second) == f"{name} jobs.report.transform[1]"  # the file has a parameter there
     pipeline.file.write_text("jobs: {}")
     assert stage_place(pipeline, first) == f"{name} jobs.report.transform[0]"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_certain"),
+    [
+        (OSError("disk full"), True),
+        (DataLoss("gone"), True),
+        (AnalysisException("no such column"), True),
+        (Py4JError("an error in Java"), False),
+    ],
+)
+def test_an_error_where_a_sink_writes(write: Write, error: Exception, is_certain: bool) -> None:
+    """Spark computes the rows there: an error of that is not the sink's, nor is one that the sink makes of it."""
+    pipeline = loaded(write(FILE))
+    (sink,) = pipeline.jobs["report"].sinks
+    with pytest.raises(type(error)), at_sink(pipeline, sink):
+        raise error
+    assert stage_of(error) == (f"{pipeline.file.name}:9 jobs.report.sink" if is_certain else "")
+    again = RuntimeError("not written")
+    again.__context__ = error
+    with pytest.raises(RuntimeError), at_sink(pipeline, sink):
+        raise again from None
+    assert bool(stage_of(again)) == is_certain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from py4j.protocol import Py4JError
@@ -23,7 +23,7 @@ from jobpipe.pipelines.routes import Routes, routes_of
 from jobpipe.pipelines.runner.query_shape import claim_shape, shape_of
 from jobpipe.pipelines.runner.routing import RoutedSink
 from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.whereabouts import at_stage, place_of, reason_in
+from jobpipe.pipelines.runner.whereabouts import at_rows, at_sink, at_stage, place_of, reason_in, stage_of, transform_in
 from jobpipe.pipelines.runner.work import Done, failure
 from jobpipe.pipelines.sources.csv_lines import require_no_file_functions
 from jobpipe.pipelines.spec import Mode, SourceSpec
@@ -48,11 +48,11 @@ class QueryWork:
         self._context = replace(context, output_mode=modes[0] if modes else None)
         self._routes = routes_of(job)
         self._progress = _Progress(reporter)
+        self._failed_at = ""
 
     def run(self, stop: StopRequest) -> Done:
         """Run it to its end."""
-        run = self._context.run
-        sinks = [stage.make(run) for stage in self._job.sinks] if self._routes is None else [self._routed(self._routes)]
+        sinks = self._sinks() if self._routes is None else [self._routed(self._routes)]
         dead = dead_letters_for(self._pipeline, self._job, self._context)
         ended = False
         try:
@@ -89,6 +89,17 @@ class QueryWork:
             frame = frame.withWatermark(spec.watermark.column, spec.watermark.delay)
         return frame
 
+    def _sinks(self) -> list[Sink]:
+        made = []
+        for stage in self._job.sinks:
+            with at_stage(self._pipeline, stage):
+                made.append(stage.make(self._context.run))
+        return made
+
+    def _at_sink(self, number: int) -> AbstractContextManager[None]:
+        """Note of an error in the block that it is of this sink; one with routes applies the transforms, too."""
+        return nullcontext() if self._routes is not None else at_sink(self._pipeline, self._job.sinks[number])
+
     def _routed(self, routes: Routes) -> Sink:
         run, (sink,) = self._context.run, self._job.sinks
         transforms = [stage.make(run) for stage in self._job.transforms]
@@ -124,9 +135,10 @@ class QueryWork:
         claim_shape(self._context.storage, shape, self._job.name, self._spark)
         write = self._writer(sinks, dead)
         if dead is None and len(sinks) == 1:
-            query = sinks[0].start(frame, self._context)
+            whole = type(sinks[0]).start is not Sink.start
+            query = sinks[0].start(frame, self._context) if whole else self._by_batches(frame, write)
         else:
-            query = start_for_each_batch(frame, self._context, write)
+            query = self._by_batches(frame, write)
         return self._wait(query, stop)
 
     def _opened(
@@ -135,9 +147,22 @@ class QueryWork:
         """Return the rows that will be written; those of a job with dead letters are not transformed yet."""
         frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
         good = frame if dead is None else dead.open(frame)
-        for sink in sinks:
-            sink.open(good, self._context)
+        for number, sink in enumerate(sinks):
+            with self._at_sink(number):
+                sink.open(good, self._context)
         return frame
+
+    def _by_batches(self, frame: DataFrame, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Start the query that gives each micro-batch to ``write``, and keep which stage it failed of."""
+
+        def noted(batch: DataFrame, batch_id: int) -> None:
+            try:
+                write(batch, batch_id)
+            except Exception as error:
+                self._failed_at = stage_of(error)  # Spark passes on nothing but the text
+                raise
+
+        return start_for_each_batch(frame, self._context, noted)
 
     def _writer(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> Callable[[DataFrame, int], None]:
         """Return what is called with each micro-batch."""
@@ -145,17 +170,26 @@ class QueryWork:
         def write(batch: DataFrame, batch_id: int) -> None:
             self._write_all(sinks, batch, batch_id)
 
-        return write if dead is None else lambda batch, batch_id: dead.handle(batch, batch_id, write)
+        def handle(batch: DataFrame, batch_id: int) -> None:
+            with at_rows(self._pipeline, self._job):
+                if dead is None:
+                    write(batch, batch_id)
+                else:
+                    dead.handle(batch, batch_id, write)
+
+        return handle
 
     def _write_all(self, sinks: Sequence[Sink], frame: DataFrame, batch_id: int) -> None:
         """Write to each sink in turn; the rows are computed once."""
         if len(sinks) == 1:
-            sinks[0].write(frame, batch_id, self._context)
+            with self._at_sink(0):
+                sinks[0].write(frame, batch_id, self._context)
             return
         with _kept(frame):
-            for sink in sinks:
+            for number, sink in enumerate(sinks):
                 self._context.check()
-                sink.write(frame, batch_id, self._context)
+                with self._at_sink(number):
+                    sink.write(frame, batch_id, self._context)
 
     def _wait(self, query: StreamingQuery, stop: StopRequest) -> Done:
         def asked() -> bool:
@@ -172,8 +206,14 @@ class QueryWork:
         self._progress.look(query, now=True)
         batches, rows = self._progress.batches, self._progress.rows
         if failed:
-            return failure(_with_reason(failed, query), place=_place(query), batches=batches, rows=rows)
+            place = ", ".join(filter(None, (self._failed_at or self._transform_in(query), _place(query))))
+            return failure(_with_reason(failed, query), place=place, batches=batches, rows=rows)
         return Done(stopped=stopped, batches=batches, rows=rows)
+
+    def _transform_in(self, query: StreamingQuery) -> str:
+        with suppress(Py4JError):  # the JVM is gone
+            return transform_in(query, self._pipeline, self._job)
+        return ""
 
 
 def _with_reason(failed: str, query: StreamingQuery) -> str:
