@@ -163,5 +163,5 @@ def emit_statuses(statuses: Sequence[PipelineStatus], ref: JobRef | None = None)
         for status in statuses
         for job in (status.jobs if ref is None else ref.of(status))
     ]
-    columns = ("PIPELINE", "JOB", "STATE", "WANTED", "SINCE", "ATTEMPT", "BATCHES", "ROWS", "DETAIL")
-    emit_table(columns, rows, right=("SINCE", "ATTEMPT", "BATCHES", "ROWS"))
+    columns = ("PIPELINE", "JOB", "STATE", "WANTED", "SINCE", "ATTEMPT", "BATCHES", "ROWS READ", "DETAIL")
+    emit_table(columns, rows, right=("SINCE", "ATTEMPT", "BATCHES", "ROWS READ"))

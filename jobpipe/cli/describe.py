@@ -12,6 +12,7 @@ from jobpipe.cli.holds import HOLD_COLUMNS, hold_row
 from jobpipe.cli.leases import LEASE_COLUMNS, lease_row
 from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds, size
 from jobpipe.cli.status import connection, holder, last_seen, position, publisher
+from jobpipe.plural import counted
 from jobpipe.publisher.newcomers import author
 
 _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "RECONNECTS")
@@ -89,8 +90,8 @@ def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("parallelism", status["parallelism"]),
         ("log", status["log"]),
         ("epoch", status["epoch"]),
-        ("offsets", f"{count(status['tail'])} to {count(status['head'])} ({count(status['batches'])} batches kept)"),
-        ("published", f"{count(status['rows'])} rows, {size(status['bytes'])}"),
+        ("offsets", f"{count(status['tail'])} to {count(status['head'])} ({counted(status['batches'], 'batch')} kept)"),
+        ("published", f"{counted(status['rows'], 'row')}, {size(status['bytes'])}"),
         ("stored", f"{size(status['stored_bytes'])}, catalog {size(status['catalog_bytes'])}"),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -73,7 +74,8 @@ def _findings(settings: Settings) -> Iterator[Finding]:
 def _print(finding: Finding) -> None:
     first, *others = finding.detail.splitlines() or [""]
     status = click.style(f"{finding.status:<4}", fg=_COLOURS[finding.status])
-    click.echo(f"{status}  {finding.check:<14}  {printable(first)}")
+    color = False if os.environ.get("NO_COLOR") else None  # None: as the output is, of a terminal or not
+    click.echo(f"{status}  {finding.check:<14}  {printable(first)}", color=color)
     for line in others:
         click.echo(" " * 22 + printable(line.strip()))
     if finding.remedy:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jobpipe.cli.findings import Finding, fail, ok, warn
 from jobpipe.errors import ConfigError, JobpipeError
+from jobpipe.plural import counted
 
 if TYPE_CHECKING:
     from jobpipe.config import Config
@@ -149,4 +150,5 @@ def registry(config: Config) -> Finding:
         )
         return fail("registry", error.message, remedy)
     spent = f"{time.monotonic() - began:.2f} s"
-    return ok("registry", f"{config.registry_connect} answers in {spent}, {count} topics in {config.namespace}")
+    there = f"{counted(count, 'topic')} in {config.namespace}"
+    return ok("registry", f"{config.registry_connect} answers in {spent}, {there}")

@@ -8,6 +8,7 @@ import click
 
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table, seconds
+from jobpipe.plural import counted
 
 if TYPE_CHECKING:
     from jobpipe.operations.administration import HoldReply
@@ -53,7 +54,7 @@ def hold_row(line: dict[str, Any]) -> list[object]:
 def _state(line: dict[str, Any]) -> str:
     if line["gap"] is None:
         return "holds"
-    return f"GAP, {count(line['lost'])} batches removed: {line['gap']}"
+    return f"GAP, {counted(line['lost'], 'batch')} removed: {line['gap']}"
 
 
 @holds.command()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -35,7 +36,8 @@ def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, righ
         table.add_column(name, justify="right" if name in right else "left")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
+    system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"  # of None nothing is bold, too
+    console = Console(highlight=False, markup=False, emoji=False, width=_WIDE, color_system=system)
     with console.capture() as captured:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -114,8 +114,8 @@ def _emit(found: RunView, as_json: bool) -> None:
     ]
     if rows:
         click.echo()
-        columns = ("ATTEMPT", "STATE", "BEGAN", "EXIT", "BATCHES", "ROWS", "ERROR", "DETAIL")
-        emit_table(columns, rows, right=("ATTEMPT", "EXIT", "BATCHES", "ROWS"))
+        columns = ("ATTEMPT", "STATE", "BEGAN", "EXIT", "BATCHES", "ROWS READ", "ERROR", "DETAIL")
+        emit_table(columns, rows, right=("ATTEMPT", "EXIT", "BATCHES", "ROWS READ"))
 
 
 def _lasted(found: RunView) -> str | None:

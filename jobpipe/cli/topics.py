@@ -9,6 +9,7 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import count, emit_json, emit_table, printable, size
 from jobpipe.cli.status import publisher
+from jobpipe.plural import counted
 
 if TYPE_CHECKING:
     from jobpipe.admin import TopicLine
@@ -85,7 +86,7 @@ def _deleted(found: Deletion, verb: str) -> list[str]:
     spool = found.spool
     lines = []
     if spool is not None:
-        what = f"{count(spool.head - spool.tail)} batches, {count(spool.rows)} rows, {size(spool.disk_bytes)}"
+        what = f"{counted(spool.head - spool.tail, 'batch')}, {counted(spool.rows, 'row')}, {size(spool.disk_bytes)}"
         lines.append(f"{verb} {spool.directory}: {what}")
     lines += [f"{verb} {directory}, of the host server here" for directory in found.host_files]
     if found.epoch:

@@ -38,11 +38,12 @@ from jobpipe.demo.folder import (
 from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
 from jobpipe.interrupts import handled
-from jobpipe.pipelines.board import BoardConsole, counted
+from jobpipe.pipelines.board import BoardConsole
 from jobpipe.pipelines.foreground import last_lines, run_pipeline
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
+from jobpipe.plural import counted
 from jobpipe.store.spools import read_status
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,6 +18,7 @@ from rich.text import Text
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+from jobpipe.plural import counted
 
 LINE_SECONDS = 10.0  # between two lines of why a job waits
 SUMMARY_SECONDS = 60.0
@@ -46,7 +47,13 @@ class Board(Protocol):
 
 
 class BoardConsole(Console):
-    """A console that says no more when its reader is gone, as ``head``, or ``tee`` at Ctrl-C. Rich's own would exit."""
+    """A console that says no more when its reader is gone, as ``head``, or ``tee`` at Ctrl-C. Rich's own would exit.
+
+    With NO_COLOR in the environment it has no styles at all; Rich's own would keep bold.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{"color_system": None if os.environ.get("NO_COLOR") else "auto", **arguments})
 
     def on_broken_pipe(self) -> None:
         """Go on without it; what is left in the file's buffer goes nowhere when the program ends."""
@@ -200,25 +207,26 @@ def _subscription_cells(line: SubscriptionView, prefix: str, *, wide: bool) -> t
 def _job_table(title: str, jobs: Sequence[JobView]) -> Table:
     table = Table(title=Text(title), title_justify="left")
     table.add_column("job", overflow="fold")
-    for heading in ("rows", "rows/s", "lag rows"):
+    for heading in ("rows read", "rows/s", "lag rows"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("state", overflow="fold")
     for job in jobs:
-        rows = (f"{job.rows:,}", f"{job.rows_per_second:,.0f}") if job.rows else ("", "")
-        lag = "" if job.lag_rows is None else f"{job.lag_rows:,}"
+        rows = (f"{job.rows:,}", f"{job.rows_per_second:,.0f}") if job.rows else (_without_rows(job), "-")
+        lag = "-" if job.lag_rows is None else f"{job.lag_rows:,}"
         state = Text(_state(job), style=_STYLES.get(job.state, ""))
         table.add_row(Text(job.name), *map(Text, (*rows, lag)), state)
     return table
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a number with its thing: ``1 row``, ``2,000 rows``."""
-    ending = "" if number == 1 else "es" if thing.endswith("ch") else "s"
-    return f"{number:,} {thing}{ending}"
+def _without_rows(job: JobView) -> str:
+    """Return what is known of a job whose rows are not counted, such as a flow."""
+    return counted(job.batches, "batch") if job.batches else "-"
 
 
 def _rows(job: JobView) -> str:
-    return f", {counted(job.rows, 'row')}, {job.rows_per_second:,.0f} rows/s" if job.rows else ""
+    if job.rows:
+        return f", {counted(job.rows, 'row')} read, {job.rows_per_second:,.0f} rows/s"
+    return f", {counted(job.batches, 'batch')}" if job.batches else ""
 
 
 def _word(job: JobView) -> str:

@@ -28,7 +28,7 @@ from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.interrupts import handled
 from jobpipe.pipelines.alerting import Outbox
-from jobpipe.pipelines.board import Board, counted, open_board
+from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.graph import Graph, dead_letters_of, graph_of
@@ -43,6 +43,7 @@ from jobpipe.pipelines.snapshot import ParentProcess
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
+from jobpipe.plural import counted
 from jobpipe.store.spools import has_spool, read_status
 from jobpipe_registry.machine import start_ticks
 

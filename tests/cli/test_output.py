@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, printable, seconds, size
+from jobpipe.plural import counted
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,18 @@ def test_pairs_are_aligned() -> None:
 
 def test_json_is_one_document() -> None:
     assert json.loads(show(lambda: emit_json({"ü": [1, None]}))) == {"ü": [1, None]}
+
+
+def test_without_colours_a_table_has_no_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(click, "echo", printed.append)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for value in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", value)
+        emit_table(["TOPIC"], [["orders"]])
+    assert ["\x1b[1m" in text for text in printed] == [True, False]
+
+
+def test_one_is_singular() -> None:
+    assert [counted(number, "batch") for number in (0, 1, 1000)] == ["0 batches", "1 batch", "1,000 batches"]

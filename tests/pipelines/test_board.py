@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +139,9 @@ def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
         "   5 s  report: SUBMITTED, 18 s, attempt 2"
     ]
     ended = replace(again, state=JobState.FINISHED, attempts=2, detail="", rows=1500, rows_per_second=83.4)
-    assert board.show(jobs=[ended]) == ["   5 s  report: FINISHED, 18 s, 1,500 rows, 83 rows/s, attempt 2"]
+    assert board.show(jobs=[ended]) == ["   5 s  report: FINISHED, 18 s, 1,500 rows read, 83 rows/s, attempt 2"]
+    flow = replace(JOB, name="flow", state=JobState.FINISHED, batches=1)
+    assert board.show(jobs=[flow]) == ["   5 s  flow: FINISHED, 12 s, 1 batch"]
 
 
 def test_why_a_job_waits_is_said_now_and_then(clock: Clock) -> None:
@@ -161,6 +164,7 @@ def test_tables_on_a_terminal(clock: Clock) -> None:
     shown = console(terminal=True)
     report = replace(JOB, rows=1500, rows_per_second=250.0, lag_rows=20)
     jobs = [report, replace(JOB, name="audit", state=JobState.FAILED, attempts=3, detail="SchemaMismatch [stage 2]")]
+    jobs.append(replace(JOB, name="flow", batches=3))
     with LiveBoard(shown, "pipeline flights") as board:
         clock.now += 65
         board.show([TOPIC, TopicView("delays")], jobs)
@@ -168,10 +172,25 @@ def test_tables_on_a_terminal(clock: Clock) -> None:
     for part in ("pipeline flights, 65 s", "12,345", "100", "2.50", "flights.delays", "2,000", "other", "waiting"):
         assert part in text
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
-    assert rows[:2] == [
+    assert rows[:3] == [
         ["report", "1,500", "250", "20", "RUNNING, 12 s"],
-        ["audit", "", "", "", "FAILED, 12 s, attempt 3: SchemaMismatch [stage 2]"],
+        ["audit", "-", "-", "-", "FAILED, 12 s, attempt 3: SchemaMismatch [stage 2]"],
+        ["flow", "3 batches", "-", "-", "RUNNING, 12 s"],
     ]
+
+
+def test_without_colours_there_are_no_styles(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn() -> str:
+        file = io.StringIO()
+        with LiveBoard(BoardConsole(file=file, force_terminal=True, width=160), "pipeline flights") as board:
+            board.show([TOPIC], [replace(JOB, state=JobState.FAILED)])
+        return file.getvalue()
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert "\x1b[1m" in drawn()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[\d;]*m", drawn())
 
 
 def test_on_a_low_terminal_the_jobs_are_seen(clock: Clock) -> None:
