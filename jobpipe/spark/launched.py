@@ -214,10 +214,16 @@ def spark_defaults(environ: Mapping[str, str], folder: Path = Path()) -> dict[st
     Raises:
         ConfigError: it cannot be read.
     """
-    home = environ.get("SPARK_HOME") or _installed_home()
-    place = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    place = conf_folder(environ)
     path = folder / (place or "") / "spark-defaults.conf"
     return _read(path) if place and os.path.isfile(path) else {}
+
+
+def conf_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of Spark's configuration, which need not be there; None if there is no Spark."""
+    home = environ.get("SPARK_HOME") or _installed_home()
+    place = environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    return Path(place) if place else None
 
 
 def _installed_home() -> str | None:

@@ -12,6 +12,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import coming_launch, spark_defaults
 from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, LOCAL_FS, hindrance, in_process_conf
+from jobpipe.spark.start_log import start_log
 from jobpipe_registry.embedded import find_java
 from jobpipe_registry.errors import Unavailable
 
@@ -64,7 +65,8 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
     be too long there. With a local master it also adds the classes for checkpoints on a local disk, if the JVM does not
     run yet, and as many shuffle partitions as the master has cores, in place of Spark's 200. What the builder,
     ``spark-submit`` or ``spark-defaults.conf`` sets is kept. In a session that exists already only what can still be
-    changed is added; in one of Spark Connect nothing is.
+    changed is added; in one of Spark Connect nothing is. A JVM that it starts for a local master logs warnings and
+    errors, without the lines that each start prints, unless a ``log4j2.properties`` or a Java option says how it logs.
 
     A checkpoint keeps the number of shuffle partitions with which its query first ran. If a query will later run on
     a cluster, set ``spark.sql.shuffle.partitions`` to what it will need there.
@@ -90,6 +92,8 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
         given = coming_launch().conf if SparkContext._jvm is None else dict(SparkConf().getAll())
         given = {key: value for key, value in (given | own).items() if _chosen.get(key) != value}
         found, undone = missing(given), _undone(given)
+        if SparkContext._jvm is None:
+            found |= start_log(given)
         _chosen.update(found)
         for key, value in (found | undone).items():
             builder = builder.config(key, value)

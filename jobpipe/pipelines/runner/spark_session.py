@@ -23,6 +23,7 @@ from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import spark_defaults
 from jobpipe.spark.register import register
 from jobpipe.spark.session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
+from jobpipe.spark.start_log import start_log
 from jobpipe.spark.versions import require_admission_control
 
 _DEFAULTS = {
@@ -92,7 +93,8 @@ def prepare_jvm(keys: Mapping[str, str]) -> None:
     there may be secrets among them.
     """
     text = io.StringIO()
-    javaproperties.dump(dict(keys), text, timestamp=False)
+    log = start_log({**spark_defaults(os.environ), **keys})
+    javaproperties.dump({**keys, **log}, text, timestamp=False)
     file = os.memfd_create("spark-properties")  # closed when this process ends
     os.write(file, text.getvalue().encode("latin-1"))
     place = f"/proc/{os.getpid()}/fd/{file}"
