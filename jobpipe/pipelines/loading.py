@@ -39,7 +39,7 @@ from jobpipe.pipelines.spec import (
     TransformSpec,
 )
 from jobpipe.pipelines.tree import FilePlace, Path, TreeNode, dotted, find, node_of, plain
-from jobpipe.pipelines.wording import field_names, problem_at, problems_of
+from jobpipe.pipelines.wording import by_name, field_names, problem_at, problems_of
 from jobpipe.pipelines.yaml_files import read_files
 
 M = TypeVar("M", bound=BaseModel)
@@ -233,7 +233,10 @@ class _Loader:
         spec, wrong = self._pipeline_spec()
         launcher = self._launcher(spec, wrong)
         named = self._section(("jobs",))
-        if not named:
+        listed = find(self._tree, ("jobs",)).value
+        if "jobs" in self._section(()) and isinstance(listed, list):
+            self._add(("jobs",), "it is a list", by_name("jobs", [plain(each) for each in listed]))
+        elif not named:
             self._add(("jobs",), "there are no jobs", "name at least one, as in jobs: {NAME: {source: …, sink: …}}")
         if len(named) > MAX_JOBS:
             self._add(("jobs",), f"there are {len(named)} jobs", f"give at most {MAX_JOBS}; make several pipelines")

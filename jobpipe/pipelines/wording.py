@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from jobpipe.pipelines.secret_keys import holds_secret, is_secret
 from jobpipe.pipelines.spec import JobSpec, PipelineSpec, SinkSpec, SourceSpec, StageSpec, TransformSpec
 from jobpipe.pipelines.tree import Path, TreeNode, dotted, find
 
+_PLAIN_NAME = re.compile(r"[\w-]{1,64}")
 NAMES_MOST = 5  # in the form of what is to be written
 _UDF = "give the function to a transform, as {type: python, function: module:name}"
 _NO_OPERATORS = "leave it out: a checkpoint belongs to a job by its name"
@@ -189,7 +191,10 @@ def _problem(
         what, _, remedy = said.removeprefix("Value error, ").removeprefix("Assertion failed, ").partition("; ")
         return problem_at(root, path, what, remedy)
     if key == "sources" and kind == "dict_type" and isinstance(value, (list, tuple)):
-        return problem_at(root, path, "it is a list", _by_name(value))
+        return problem_at(root, path, "it is a list", by_name(key, value))
+    if key == "sinks" and kind == "tuple_type" and isinstance(value, dict):
+        forms = ", ".join(["{...}"] * min(len(value), NAMES_MOST) or ["{...}"])
+        return problem_at(root, path, "it is a section", f"give a list, without names: sinks: [{forms}]")
     phrase = _phrase(kind, said, context)
     inner = (
         value.get(context["key"]) if context.get("key") and isinstance(value, dict) else getattr(value, "raw", value)
@@ -198,12 +203,15 @@ def _problem(
     return problem_at(root, path, f"{HIDDEN if hidden else shown(inner)} does not fit", f"give {phrase}")
 
 
-def _by_name(stages: Sequence[Any]) -> str:
-    """Return how a list of sources is written as the section that it should be, with the names that the list gives."""
-    given = [each.get("name") if isinstance(each, dict) else None for each in stages]
-    names = [name if isinstance(name, str) and name else f"NAME{number}" for number, name in enumerate(given, 1)]
+def by_name(key: str, listed: Sequence[Any]) -> str:
+    """Return how a list is written as the section that it should be, with the names that the list gives."""
+    given = [each.get("name") if isinstance(each, dict) else None for each in listed]
+    names = [
+        name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else f"NAME{number}"
+        for number, name in enumerate(given, 1)
+    ]
     most = ", ..." if len(names) > NAMES_MOST else ""
-    return f"give them by name: sources: {{{', '.join(f'{name}: {{...}}' for name in names[:NAMES_MOST])}{most}}}"
+    return f"give them by name: {key}: {{{', '.join(f'{name}: {{...}}' for name in names[:NAMES_MOST])}{most}}}"
 
 
 def _phrase(kind: str, said: str, context: Mapping[str, Any]) -> str:

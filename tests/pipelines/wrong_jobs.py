@@ -248,6 +248,21 @@ JOBS: tuple[Wrong, ...] = (
         f"transform: [{{query: SELECT 1}}]\n{CONSOLE}",
         (4, "sources", "it is a list", "give them by name: sources: {orders: {...}, customers: {...}}"),
     ),
+    whole(
+        "a list of jobs",
+        """
+        pipeline: {name: x}
+        jobs:
+          - {name: a, source: {type: rate}, sink: {type: console}}
+          - {source: {type: rate}, sink: {type: console}}
+        """,
+        (2, "jobs", "it is a list", "give them by name: jobs: {a: {...}, NAME2: {...}}"),
+    ),
+    job(
+        "a section of sinks",
+        f"{RATE}\nsinks: {{x: {{type: console}}, y: {{type: console}}}}",
+        (5, "sinks", "it is a section", "give a list, without names: sinks: [{...}, {...}]"),
+    ),
     job(
         "a list of sources without names",
         f"sources: [{{type: rate}}, {{type: rate}}]\n{CONSOLE}",
