@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
@@ -114,8 +116,16 @@ def test_an_error_of_a_stage_says_which(write: Write) -> None:
     assert failure(told.value).place == f"{name}:7 jobs.report.transform[0]"
     assert failure(DataLoss("gone", topic="t")).place == "topic t"
     assert stage_place(pipeline, second) == f"{name} jobs.report.transform[1]"  # the file has a parameter there
+    relative = replace(pipeline, file=Path("elsewhere") / name)  # as a run in another folder has named it
+    assert stage_place(relative, first) == f"{name}:7 jobs.report.transform[0]"
     pipeline.file.write_text("jobs: {}")
     assert stage_place(pipeline, first) == f"{name} jobs.report.transform[0]"
+
+
+def test_a_stage_of_a_file_of_one_job(write: Write) -> None:
+    pipeline = loaded(write("pipeline: {name: shop}\nsource: {type: rate}\nsink: {type: console}\n"))
+    (sink,) = pipeline.jobs["shop"].sinks
+    assert stage_place(pipeline, sink) == f"{pipeline.file.name}:3 sink"
 
 
 @pytest.mark.parametrize(

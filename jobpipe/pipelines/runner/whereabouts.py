@@ -157,13 +157,15 @@ def stage_place(pipeline: Pipeline, stage: Stage[Any]) -> str:
     The line is left out where the file on this host says something else there than the pipeline: it was changed, or
     has overlays or parameters.
     """
-    read = read_files(pipeline.file, (), ProblemList())
-    line = None
-    if read is not None and (node := find(read, stage.path)) is not read:
+    read = read_files(pipeline.folder / pipeline.file.name, (), ProblemList())  # the file may be named from elsewhere
+    line, path = None, stage.path
+    if read is not None and path[0] == "jobs" and find(read, path[:1]) is read:
+        path = path[2:]  # a file of one job, which has it at the top
+    if read is not None and (node := find(read, path)) is not read:
         same = plain(node) == plain(find(pipeline.tree, stage.path))
         line = node.shown_at.line if same else None
     where = pipeline.file.name if line is None else f"{pipeline.file.name}:{line}"
-    return f"{where} {dotted(stage.path)}"
+    return f"{where} {dotted(path)}"
 
 
 def transform_in(query: StreamingQuery, pipeline: Pipeline, job: Job) -> str:
