@@ -207,6 +207,10 @@ def run(
             click.echo(f"jobpipe: job {job.name} was stopped by another program", err=True)
         if job.state is JobState.LOST:
             click.echo(f"jobpipe: job {job.name} is LOST: {printable(job.detail)}", err=True)
+    if ran.late:
+        click.echo(
+            f"jobpipe: the jobs were stopped, since they had not ended after {timeout:g} s (--timeout)", err=True
+        )
     for count in ran.dead_letters:
         click.echo(printable(str(count)), err=True)
     return ran.code

@@ -139,6 +139,8 @@ def status(client: ControlClient, ref: JobRef | None, as_json: bool) -> int:
         every = client.pipelines()
         if as_json:
             emit_json(view_of(every))
+        elif not every:
+            click.echo("no pipeline has been submitted; jobpipe pipeline submit FILE submits one", err=True)
         else:
             emit_statuses(every)
         return Exit.UNHEALTHY if any(_is_bad(job) for each in every for job in each.jobs) else Exit.OK

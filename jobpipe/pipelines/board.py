@@ -225,8 +225,12 @@ def _without_rows(job: JobView) -> str:
 
 def _rows(job: JobView) -> str:
     if job.rows:
-        return f", {counted(job.rows, 'row')} read, {job.rows_per_second:,.0f} rows/s"
+        return f", {counted(job.rows, 'row')} read, {_rate(job.rows_per_second)}"
     return f", {counted(job.batches, 'batch')}" if job.batches else ""
+
+
+def _rate(rows_per_second: float) -> str:
+    return f"{counted(round(rows_per_second), 'row')}/s"
 
 
 def _word(job: JobView) -> str:
@@ -246,7 +250,7 @@ def _topic_line(view: TopicView) -> str:
         return f"{view.topic}: not there yet"
     if view.state == "away":
         return f"{view.topic}: does not answer"
-    head = f"{view.topic}: {view.state}, {counted(view.rows, 'row')}, {view.rows_per_second:,.0f} rows/s"
+    head = f"{view.topic}: {view.state}, {counted(view.rows, 'row')}, {_rate(view.rows_per_second)}"
     parts = [f"{head}, waits: {view.waiting}" if view.waiting else head]
     parts += [_behind(line) for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)
@@ -267,7 +271,7 @@ def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView], totals: Mappi
     parts = [f"{running} of {counted(len(jobs), 'job')} RUNNING"]
     parts += [
         f"{view.topic} {counted(view.rows, 'row') if view.topic not in totals else f'{_of_total(view, totals)} rows'}, "
-        f"{view.rows_per_second:,.0f} rows/s"
+        f"{_rate(view.rows_per_second)}"
         for view in topics
         if view.rows
     ]

@@ -191,6 +191,7 @@ def test_logs_are_escaped(served: Served, run: Run) -> None:
 
 def test_all_pipelines_and_all_logs(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name the state of all pipelines, without a job the logs of all jobs, at most so many lines of all."""
+    assert "no pipeline has been submitted" in run("pipeline", "status").stderr
     run("pipeline", "submit", written(served), "--wait")
     run("pipeline", "submit", written(served, "trains"), "--wait")
     lines = run("pipeline", "status").stdout.splitlines()[1:]

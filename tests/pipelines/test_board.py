@@ -140,6 +140,8 @@ def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
     ]
     ended = replace(again, state=JobState.FINISHED, attempts=2, detail="", rows=1500, rows_per_second=83.4)
     assert board.show(jobs=[ended]) == ["   5 s  report: FINISHED, 18 s, 1,500 rows read, 83 rows/s, attempt 2"]
+    slow = replace(JOB, name="slow", state=JobState.FINISHED, rows=1, rows_per_second=0.9)
+    assert board.show(jobs=[slow]) == ["   5 s  slow: FINISHED, 12 s, 1 row read, 1 row/s"]
     flow = replace(JOB, name="flow", state=JobState.FINISHED, batches=1)
     assert board.show(jobs=[flow]) == ["   5 s  flow: FINISHED, 12 s, 1 batch"]
 
