@@ -254,6 +254,8 @@ def try_(
         named[view if equals else None] = path if equals else each
     expected = None if expect is None else read_rows(Path(expect))
     tried = try_job(found, job, {view: read_rows(Path(path)) for view, path in named.items()})
+    for said in tried.unknown:
+        click.echo(f"warning: {printable(said)}", err=True)
     for row in tried.rows:
         click.echo(json.dumps(row, ensure_ascii=False))
     for row in tried.dead:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.config.job_secrets import give
-from jobpipe.errors import ConfigError, JobpipeError
+from jobpipe.errors import ConfigError, JobpipeError, shown
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import read_columns, read_schema
 from jobpipe.pipelines.json_values import json_number, json_row
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_MOST = 100_000
+NAMES_MOST = 5
 _JAVA_CLASS = re.compile(r"\A(?:\w+\.)+[\w$]+: ")
 _RUN = RunValues("try", datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 2, tzinfo=UTC))
 
@@ -41,10 +42,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of the rows: those that came out, and the dead letters."""
+    """What became of the rows: those that came out, and the dead letters.
+
+    Attributes:
+        unknown: for each source, in a sentence, the names in its rows that are none of its columns: they are left out.
+    """
 
     rows: list[Row]
     dead: list[Row]
+    unknown: tuple[str, ...] = ()
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -56,7 +62,7 @@ def read_rows(path: Path) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8")
         listed = text.lstrip().startswith("[")
-        rows = json.loads(text) if listed else [json.loads(line) for line in text.split("\n") if line.strip()]
+        rows = json.loads(text) if listed else list(_lines(text))
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path} is not there; give a file with a JSON object on each line", file=str(path)
@@ -66,6 +72,20 @@ def read_rows(path: Path) -> list[Row]:
     if len(rows) > ROWS_MOST or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{path}: expected at most {ROWS_MOST:,} JSON objects", file=str(path))
     return list(rows)
+
+
+def _lines(text: str) -> Iterator[Any]:
+    """Yield the value of each line.
+
+    Raises:
+        ValueError: a line is no JSON; it says which.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{error.msg}: line {number}, column {error.colno}") from error
 
 
 def differences(found: list[Row], expected: list[Row]) -> list[str]:
@@ -215,6 +235,9 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
     for view, rows in inputs.items():
         with _telling(pipeline, job.sources[view].path):
             frames[view] = _frame(spark, job.sources[view].make(_RUN), rows, pipeline.folder)
+    unknown = tuple(
+        said for view, rows in inputs.items() if (said := _unknown_names(view, rows, frames[view].columns)) is not None
+    )
     frame = next(iter(frames.values()))
     made: list[tuple[Stage[Any], DataFrame]] = [(job.sources[view], each) for view, each in frames.items()]
     if job.spec.errors.tolerance == "all":
@@ -224,7 +247,7 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
             good, marked = letters.parted(frame, stack)
             _check_sinks(spark, pipeline, job, good, context)
             dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
-            return Tried(_rows(good), [row["letter"] for row in dead])
+            return Tried(_rows(good), [row["letter"] for row in dead], unknown)
     context = replace(context, views={view: each for view, each in frames.items() if view is not None})
     for stage in job.transforms:
         with _telling(pipeline, stage.path):
@@ -232,7 +255,17 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
         made.append((stage, frame))
     _check_sinks(spark, pipeline, job, frame, context)
     with _finding(pipeline, made):
-        return Tried(_rows(frame), [])
+        return Tried(_rows(frame), [], unknown)
+
+
+def _unknown_names(view: str | None, rows: list[Row], columns: list[str]) -> str | None:
+    """Return in a sentence which names in the rows of a source are none of its columns; None if all are."""
+    names = sorted({name for row in rows for name in row}.difference(columns))
+    if not names:
+        return None
+    source = "the source" if view is None else f"source {view}"
+    listed = ", ".join(map(shown, names[:NAMES_MOST])) + (", ..." if len(names) > NAMES_MOST else "")
+    return f"{listed} in the rows is left out: the columns of {source} are {', '.join(columns)}"
 
 
 def _check_sinks(spark: SparkSession, pipeline: Pipeline, job: Job, frame: DataFrame, context: JobContext) -> None:

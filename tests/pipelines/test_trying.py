@@ -83,6 +83,12 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         read_rows(tmp_path / "missing.json")
 
 
+def test_a_wrong_line_is_told(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, '{"a": 1}\n{"a": 2}') == [{"a": 1}, {"a": 2}]
+    with pytest.raises(ConfigError, match=r"Expecting ',' delimiter: line 3, column 8"):
+        rows_of(tmp_path, '{"a": 1}\n\n{"a": 2')
+
+
 def test_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trying, "ROWS_MOST", 2)
     assert len(rows_of(tmp_path, "{}\n{}")) == 2

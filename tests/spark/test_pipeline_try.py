@@ -237,3 +237,12 @@ def test_a_query_over_the_source_by_its_name(tried: Any) -> None:
     found = tried(job, {"id": "1"}, {"id": "2"}, {"id": "x"}, view="orders")
     assert found.rows == [{"id": 2}]
     assert [letter["row"] for letter in found.dead] == ['{"id":"x"}']
+
+
+def test_names_that_the_source_does_not_have(tried: Any) -> None:
+    """They are left out, and that is told."""
+    job = job_of(schema="id STRING, name STRING")
+    assert tried(job, {"id": "1"}).unknown == ()
+    found = tried(job, {"id": "1", "nmae": "ada"})
+    assert found.rows == [{"id": "1", "name": None}]
+    assert found.unknown == ("'nmae' in the rows is left out: the columns of the source are id, name",)
