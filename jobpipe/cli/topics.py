@@ -20,11 +20,17 @@ _SERVED = ("topic", "served", "endpoint", "parallelism", "epoch", "ssl", "state"
 _STATE = ("publisher", "publishing", "publisher_gone", "served_for")
 
 
-@click.group(invoke_without_command=True)
-@click.option(
+_all = click.option(
     "--all", "everything", is_flag=True, help="Also list topics that are not served, and where their data is."
 )
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds to wait.")
+_timeout = click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds to wait."
+)
+
+
+@click.group(invoke_without_command=True)
+@_all
+@_timeout
 @json_option
 @click.pass_context
 def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) -> None:
@@ -38,11 +44,24 @@ def topics(ctx: click.Context, everything: bool, timeout: float, as_json: bool) 
     a publisher); all but the first two are null while the topic is not served. With --all also spool (its folder),
     rows, disk_bytes, unread (batches by subscription), serve (the command); null where no spool is here.
     """
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        _list(ctx.ensure_object(Settings), everything, timeout, as_json)
+
+
+@topics.command("list", hidden=True)
+@_all
+@_timeout
+@json_option
+@pass_settings
+def list_all(settings: Settings, everything: bool, timeout: float, as_json: bool) -> None:
+    """List the topics, as `jobpipe topics` does."""
+    _list(settings, everything, timeout, as_json)
+
+
+def _list(settings: Settings, everything: bool, timeout: float, as_json: bool) -> None:
     from jobpipe.admin import Admin
 
-    config = ctx.ensure_object(Settings).config
+    config = settings.config
     with Admin(config) as admin:
         found = {line.name: line for line in admin.topics()}
         status = admin.statuses([name for name, line in found.items() if line.location is not None], timeout)

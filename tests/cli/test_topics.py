@@ -56,6 +56,7 @@ def test_a_topic_that_nobody_serves_is_listed(run: Run, file: str, left: Path) -
     assert (line["unread"], line["serve"]) == ({}, "jobpipe serve orders")
     assert line["disk_bytes"] > 0
     text = run("topics", "--all", file=file).stdout
+    assert run("topics", "list", "--all", file=file).stdout == text
     assert str(left) in text
     assert "jobpipe serve TOPIC" in text
 
