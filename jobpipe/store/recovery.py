@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jobpipe.errors import RemoteProtocolError, SpoolError
-from jobpipe.store.batches import Batches, LastSeal
+from jobpipe.store.batches import ONCE, Batches, LastSeal
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
@@ -33,7 +33,7 @@ TAKEN_BACK = "taken back"  # and not sealed again yet: some subscription has not
 MAX_ALIASES = 16  # the newest; each stands for a loss of the spool at the same place
 SEVERAL = "several"  # copies of a batch were lost, and not all of them were divided in one way
 MAX_TEXT = 4096  # characters: the registry takes no more bytes from us
-MAX_QUERIES = 8  # the newest of those that come again: one at a time, and a new one with each new checkpoint
+MAX_QUERIES = 4  # the newest of those with a checkpoint, and the newest runs, JOB:RUN, which may be repeated
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,14 @@ class Recovery:
         lost = self._lost_division(end.n)
         if lost is not None and lost != division:
             division = SEVERAL if lost and division else ""
-        others = self._db.all(
-            "SELECT query_id, batch_id FROM queries WHERE query_id != ? ORDER BY once_up IS NOT NULL, n DESC LIMIT ?",
-            query_id,
-            MAX_QUERIES,
-        )
+        others = [
+            row
+            for kind in ("once_up IS NULL", f"once_up IS NOT NULL AND query_id LIKE '{ONCE}%:%'")
+            for row in self._db.all(
+                f"SELECT query_id, batch_id FROM queries WHERE query_id != ? AND {kind} ORDER BY n DESC LIMIT ?",  # noqa: S608 - constants
+                *(query_id, MAX_QUERIES),
+            )
+        ]
         return RecoveryPoint(
             log=start.log,
             start_epoch=start.epoch,

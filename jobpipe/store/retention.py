@@ -17,7 +17,7 @@ from jobpipe.store.leases import Leases
 from jobpipe.store.subscriptions import Subscriptions
 
 ONCE_KEPT = 7 * 86_400.0  # seconds of uptime in which a run that failed is run again, and must not publish twice
-EPOCHS_KEPT = 1_000  # before the first batch that is there; older positions are only known to be removed
+EPOCHS_KEPT = 1_000  # the newest; older ones only if batches of theirs are there
 STEP = 200  # batches or files a transaction: a few milliseconds, so that a seal never waits long
 
 
@@ -172,7 +172,7 @@ class Retirer:
         return found
 
     def _forget(self) -> None:
-        """Forget queries that do not come again, and the epochs of batches that were removed long ago.
+        """Forget queries that do not come again, and old epochs whose batches were removed, or that have sealed none.
 
         The newest query stays: it tells a new one that another was here.
         """
@@ -182,9 +182,10 @@ class Retirer:
             *(self._clock.uptime - ONCE_KEPT, tail),
         )
         self._db.execute(
-            "DELETE FROM epochs WHERE first_n < (SELECT max(first_n) FROM epochs WHERE first_n < ?) "
-            "AND epoch < (SELECT epoch FROM epochs ORDER BY epoch DESC LIMIT 1 OFFSET ?)",
-            *(tail, EPOCHS_KEPT - 1),
+            "DELETE FROM epochs WHERE epoch < (SELECT epoch FROM epochs ORDER BY epoch DESC LIMIT 1 OFFSET ?) "
+            "AND (first_n < (SELECT max(first_n) FROM epochs WHERE first_n < ?) OR EXISTS "
+            "(SELECT 1 FROM epochs AS later WHERE later.first_n = epochs.first_n AND later.epoch > epochs.epoch))",
+            *(EPOCHS_KEPT - 1, tail),
         )
 
     @contextlib.contextmanager

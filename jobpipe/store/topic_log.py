@@ -198,8 +198,6 @@ class TopicLog:
                     newest=stored,
                 )
             self._db.execute("UPDATE meta SET epoch = ?", epoch)
-            # Nothing was sealed under those that begin here.
-            self._db.execute("DELETE FROM epochs WHERE first_n >= ?", self.batches.next_n())
             self._db.execute(
                 "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self.batches.next_n(), publisher, self.clock.wall()
             )

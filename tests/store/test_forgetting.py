@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import DataLoss
+from jobpipe.errors import DataLoss, Fenced
 from jobpipe.publisher.newcomers import series_id
 from jobpipe.store import retention
+from jobpipe.store.epochs import lower_epochs
 from jobpipe.store.position import Position
 from jobpipe.store.retention import ONCE_KEPT, Retention
 from jobpipe.store.topic_log import TopicLog
-from tests.store.build import look_into, open_log, seal
+from tests.store.build import TOPIC, look_into, open_log, seal
 
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)  # whatever is acknowledged may go
 
@@ -45,26 +47,63 @@ def test_no_table_grows_with_the_lives_of_publishers(tmp_path: Path, monkeypatch
     assert found[23]["epochs"] <= 7
 
 
-def test_publishers_that_write_nothing_leave_nothing(tmp_path: Path) -> None:
+def test_publishers_that_write_nothing_leave_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "EPOCHS_KEPT", 3)
     log = open_log(tmp_path)
+    follow(log)
     end = seal(log, 0)
     log.close()
-    for _ in range(5):
+    for _ in range(9):
         log = open_log(tmp_path)
+        log.retirer.retain(ALL)
         log.close()
     log = open_log(tmp_path)
-    assert sizes(log)["epochs"] == 2
+    log.retirer.retain(ALL)
+    assert sizes(log)["epochs"] == 4  # of the batch, and the newest three
     log.batches.check(end)
     assert log.batches.at(1) == end
+    log.close()
+
+
+def follow(log: TopicLog) -> int:
+    """Let a subscription keep what is there; return its grant."""
+    log.subscriptions.subscribe("s")
+    grant = log.subscriptions.grant("s", {})
+    log.subscriptions.first_position("s", log.batches.tail())
+    return grant
+
+
+def test_an_epoch_that_was_given_out_fences_what_is_lowered(tmp_path: Path) -> None:
+    """The repair of a number that is too high gives out the next ones: not one under which a process still stands."""
+    open_log(tmp_path, epoch=5).close()
+    stands = open_log(tmp_path, epoch=7)
+    high = open_log(tmp_path, epoch=2000)
+    high.retirer.retain(ALL)
+    high.close()
+    lower_epochs(tmp_path / TOPIC, TOPIC, 1000, 10**9, fsync=False, shared=False)
+    with pytest.raises(Fenced):
+        seal(stands, 0)
+    stands.close()
+
+
+def test_a_run_is_in_the_recovery_point_also_after_many_checkpoints(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(9):
+        seal(log, 0, query=f"checkpoint-{number}")
+    once = series_id("job:run", once=True)
+    seal(log, 0, query=once)
+    for _ in range(9):  # publishers without ids, of which no batch comes again
+        seal(log, 0, query=series_id(str(uuid.uuid4()), once=True))
+    seal(log, 1, query="checkpoint-8")
+    known = [query for query, _ in log.recovery.point().queries]
+    assert known == ["checkpoint-7", "checkpoint-6", "checkpoint-5", "checkpoint-4", once]
     log.close()
 
 
 def test_a_series_is_known_for_a_week_and_its_batch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     once, for_ever = series_id("job:run", once=True), series_id("mine", once=False)
-    log.subscriptions.subscribe("s")
-    grant = log.subscriptions.grant("s", {})
-    log.subscriptions.first_position("s", log.batches.tail())
+    grant = follow(log)
     for name in (for_ever, once, "query"):
         end = seal(log, 0, query=name)
     log.clock.tick(ONCE_KEPT + 1)
