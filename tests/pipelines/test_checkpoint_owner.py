@@ -15,6 +15,8 @@ from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, owner_of
 from jobpipe.pipelines.checkpoint_storage import claim
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.pipeline import Job
+from jobpipe.pipelines.runner.query_shape import NAME as QUERY
+from jobpipe.pipelines.runner.query_shape import QueryShape, claim_shape
 from jobpipe.pipelines.runner.work import failure, told_of_checkpoint
 from tests.troubleshooting import on_page
 
@@ -103,7 +105,7 @@ def test_another_source_is_refused_once_a_micro_batch_has_begun(tmp_path: Path, 
     with pytest.raises(CheckpointMismatch) as caught:
         claim(storage, owner(tmp_path, other))
     text = str(caught.value)
-    on_page(caught.value, "CheckpointMismatch: the checkpoint in … does not fit")
+    on_page(caught.value, "CheckpointMismatch: the checkpoint in … does not fit job")
     assert now in text[: text.index(" when the checkpoint was begun")].rpartition(", and was ")[0]
     assert before in text.partition(", and was ")[2]
     for said in (storage, "among its sources", "--new-checkpoint copy", f"delete {storage}/{NAME}"):
@@ -327,3 +329,21 @@ def test_a_job_without_a_checkpoint(tmp_path: Path) -> None:
     assert told_of_checkpoint(done, "/s", job_of(tmp_path)).error == "CheckpointMismatch"
     batch = {"execution": {"runtime-mode": "BATCH"}}
     assert told_of_checkpoint(done, "/s", job_of(tmp_path, **batch)) is done
+
+
+def test_sources_in_another_order(tmp_path: Path) -> None:
+    spark: Any = None  # the folder is on this host
+    storage = f"file:{tmp_path}/state/copy"
+    one = QueryShape(spark="4", sources=("csv path /a", "csv path /b"), state=())
+    other = one.model_copy(update={"sources": one.sources[::-1]})
+    claim_shape(storage, other, "copy", spark)
+    claim_shape(storage, one, "copy", spark)
+    begin(tmp_path)
+    claim_shape(storage, one, "copy", spark)
+    with pytest.raises(CheckpointMismatch, match="are csv path /b, then csv path /a, and were csv path /a") as caught:
+        claim_shape(storage, other, "copy", spark)
+    on_page(caught.value, "CheckpointMismatch: the checkpoint in … does not fit the query")
+    claim_shape(storage, other.model_copy(update={"spark": "5"}), "copy", spark)
+    (tmp_path / "state" / "copy" / QUERY).write_text("{}")
+    with pytest.raises(CheckpointMismatch, match="does not say how the query of the checkpoint was"):
+        claim_shape(storage, one, "copy", spark)

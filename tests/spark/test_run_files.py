@@ -334,6 +334,45 @@ class Interleaved:
         return thread, go_on, failed
 
 
+def test_numbers_of_attempts_that_begin_again(writer: Writer) -> None:
+    """As after `pipeline delete`, or with another registry: what was put away before is put back."""
+    writer.write("before", 1, None, range(1, 3))
+    steps = writer.write("tried", 3, "overwrite", range(11, 13))
+    for step in range(steps):
+        writer.clear()
+        writer.write("before", 1, None, range(1, 3))
+        with pytest.raises(Killed):
+            writer.write("killed", 2, "overwrite", range(11, 13), kill_at=step)
+        writer.write("next", 1, "append", range(21, 23))
+        assert writer.rows() in ([1, 2, 21, 22], [11, 12, 21, 22]), step
+        assert writer.hidden() == []
+
+
+def test_a_folder_that_is_being_deleted_is_not_taken_for_a_whole_one(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local disks and object stores delete file by file."""
+    tried = Interleaved(writer, monkeypatch)
+    delete = RunFiles._delete
+
+    def half(files: RunFiles, path: Any) -> None:
+        if path.getName().endswith(".1"):
+            folder = Path(unquote(urlsplit(str(path)).path))
+            next(iter(folder.glob("*.parquet"))).unlink()
+            raise Killed
+        delete(files, path)
+
+    shutil.copytree(tried.made / "before", writer.folder / "out")
+    first, let_first, _ = tried.start(8, "one", "run", 1, "append")
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(RunFiles, "_delete", half)
+        tried.write("two", "run", 2, "append")
+    let_first.set()
+    first.join(30)
+    tried.write("two", "run", 3, "append")
+    check_rows(writer, "append", same_run=True, where="")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["overwrite", "append"])

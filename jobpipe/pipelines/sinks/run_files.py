@@ -5,9 +5,10 @@ What is in place says in a hidden file which run it is of: an attempt that follo
 there and saying so writes nothing. The next attempt of the job, of the same run or of another one, first ends what a
 killed attempt had begun to put in place, and deletes what it has left.
 
-An attempt may stand still between two steps, while the next one does all of this. File systems have no step that
-depends on a condition. So each step can be undone, or looks afterwards at what it did; what a later attempt writes is
-not touched.
+An attempt may stand still between two steps, while the next one does all of this, and file systems have no step that
+depends on a condition. So an attempt lists what others have left, sees that no later one has begun, and touches only
+what it listed; and a step that moves something looks afterwards at what it has moved. One case remains: an attempt that
+stands still right before it moves the target away, and is killed right after. The job's next attempt puts it back.
 
 A rename is one step on HDFS and on local disks. Object stores copy file by file: there readers may see a part.
 """
@@ -60,23 +61,23 @@ class RunFiles:
         self._tidy()
         if mode == "append":
             self._append(save)
-        else:
-            self._replace(mode, save)
-        self._tidy()
+            self._tidy()
+        elif self._replace(mode, save):
+            self._tidy(written=True)
 
-    def _replace(self, mode: str, save: Callable[[str], None]) -> None:
-        """Put a whole folder in the target's place."""
+    def _replace(self, mode: str, save: Callable[[str], None]) -> bool:
+        """Put a whole folder in the target's place; return False if the mode leaves what is there."""
         if self._exists(self._target):
-            if self._read(self._below(self._target, _MARK)) == self._job.run.id:
-                return
+            if self._is_mine(self._target):
+                return True
             if mode == "ignore":
-                return
+                return False
             if mode == "error":
                 text = f"{self._target} is there already; give mode: append, overwrite or ignore, or another path"
                 raise ConfigError(text, path=str(self._target))
         self._save(save)
-        self._job.check()
         self._swap()
+        return True
 
     def _swap(self) -> None:
         """Put this attempt's folder in the target's place; nothing is changed if another attempt came between.
@@ -84,9 +85,12 @@ class RunFiles:
         Raises:
             Fenced: another attempt came between.
         """
+        self._job.check()
         if self._exists(self._target):
+            if self._is_mine(self._target):
+                return
             self._rename(self._target, self._old)
-            if self._read(self._below(self._old, _MARK)) == self._job.run.id:
+            if self._is_mine(self._old):
                 self._put_back(self._old)
                 return
         try:
@@ -95,12 +99,19 @@ class RunFiles:
             self._put_back(self._old)
             raise
         if self._exists(self._below(self._target, self._aside.getName())):  # a rename to what is there moves into it
-            text = f"another attempt of job {self._job.name} has written {self._target}; start the run again"
-            raise Fenced(text, path=str(self._target))
+            raise self._disturbed()
+
+    def _is_mine(self, folder: Any) -> bool:
+        """Tell whether a folder is of this run."""
+        return self._read(self._below(folder, _MARK)) == self._job.run.id
 
     def _put_back(self, old: Any) -> None:
         if self._exists(old) and not self._exists(self._target):
             self._rename(old, self._target)
+
+    def _disturbed(self) -> Fenced:
+        text = f"another attempt of job {self._job.name} has moved {self._target}; the next one tries again"
+        return Fenced(text, path=str(self._target))
 
     def _append(self, save: Callable[[str], None]) -> None:
         """Choose this attempt's files, which are then moved into the target: of a run, those of one attempt."""
@@ -110,31 +121,36 @@ class RunFiles:
         self._job.check()
         self._create(self._below(self._runs, f"{self._run}.attempt"), str(self._job.attempt))
 
-    def _tidy(self) -> None:
-        """End what the job's attempts, of any run, have begun to put in place; delete what else is left of them."""
-        self._job.check()  # one that was replaced must not delete what its successor writes
-        before = [path for path in self._left(self._target.getParent()) if path.getName().endswith(_OLD)]
-        if before:  # an attempt ended between its two renames
-            self._put_back(max(before, key=self._marked_at))
+    def _tidy(self, *, written: bool = False) -> None:
+        """End what the job's attempts, of any run, have begun to put in place; delete what else is left of them.
+
+        Args:
+            written: this attempt, or one of its run, has put its folder in the target's place.
+
+        Raises:
+            Fenced: then it is not there any more.
+        """
+        left = [*self._left(self._target), *self._left(self._target.getParent())]
         chosen = self._list(self._runs, f"{self._mine}.*.attempt")
+        self._job.check()  # a later attempt makes its folders when it has begun: none of those listed is one's
+        if written:
+            if not self._is_mine(self._target):
+                raise self._disturbed()
+        elif before := [path for path in left if path.getName().endswith(_OLD)]:
+            self._put_back(max(before, key=self._marked_at))  # an attempt ended between its two renames
         for file in chosen:
             if attempt := self._read(file):  # one that says nothing: it ended before a file was moved
                 self._move(file.getName().removesuffix(".attempt"), attempt)
-        for left in (*self._left(self._target), *self._left(self._target.getParent())):
-            self._delete(left)
+        for path in left:
+            self._delete(self._below(path, _MARK))  # first: what is left of a folder is not taken for all of it
+            self._delete(path)
         for file in chosen:  # last: as long as it is there, no other attempt of its run can be chosen
             self._delete(file)
 
     def _left(self, folder: Any) -> list[Any]:
-        """Return what the job's attempts, up to this one, have left in a folder: later ones are at work."""
-        found = []
-        for path in self._list(folder, f"*.{self._mine}.*"):
-            name = path.getName()
-            attempt = name.removesuffix(_OLD).rpartition(".")[2]
-            own = name.startswith(f".{self._target.getName()}.{self._mine}.")
-            if own and attempt.isdecimal() and int(attempt) <= self._job.attempt:
-                found.append(path)
-        return found
+        """Return what attempts of the job have left in a folder."""
+        start = f".{self._target.getName()}.{self._mine}."
+        return [path for path in self._list(folder, f"*.{self._mine}.*") if path.getName().startswith(start)]
 
     def _marked_at(self, folder: Any) -> int:
         """Return when a folder was made by a run, in milliseconds since 1970; 0 for one that was not."""
