@@ -125,8 +125,19 @@ class QueryRun:
         return self.query_id in _ending or bool(self._execution.isActive())
 
     def stop(self) -> None:
-        """Stop it at once, from whatever session; one that has ended is left alone."""
-        self._execution.stop()
+        """Stop it at once, from whatever session; one that has ended, also with its Spark context, is left alone."""
+        try:
+            self._execution.stop()
+        except Py4JError:
+            if not self._is_over():
+                raise
+
+    def _is_over(self) -> bool:
+        """Tell whether the Spark context, or the JVM, has ended: no micro-batch of the query is run any more."""
+        try:
+            return bool(self._session.sparkContext().isStopped())
+        except Py4JError:  # the JVM has ended
+            return True
 
 
 def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
