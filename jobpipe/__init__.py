@@ -87,7 +87,12 @@ def __getattr__(name: str) -> Any:
         from jobpipe.spark.supported import none_installed
 
         raise none_installed(f"jobpipe.{name}")
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ImportError as error:
+        from jobpipe.spark.supported import of_pyarrow
+
+        raise of_pyarrow(error) or error from None
 
 
 _choose_python()

@@ -41,6 +41,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     from jobpipe.cli import doctor_bus, doctor_host, doctor_registry
 
     yield doctor_host.python()
+    yield doctor_host.pyarrow()
     yield doctor_host.user()
     yield doctor_host.java()
     yield doctor_host.zookeeper()

@@ -38,6 +38,17 @@ def python() -> Finding:
     return ok("python", detail)
 
 
+def pyarrow() -> Finding:
+    """Pyarrow can be imported: with PySpark 3.5 it may be too new for NumPy."""
+    from jobpipe.spark.supported import of_pyarrow
+
+    try:
+        import pyarrow as found
+    except ImportError as error:
+        return fail("pyarrow", "it cannot be imported", str(of_pyarrow(error) or error))
+    return ok("pyarrow", found.__version__)
+
+
 def user() -> Finding:
     """The user has a name: Spark's JVM does not start without one (case P8)."""
     if (why := why_nameless()) is None:

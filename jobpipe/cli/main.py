@@ -37,6 +37,7 @@ from jobpipe.cli.subscriptions import subscriptions
 from jobpipe.cli.tail import tail
 from jobpipe.cli.topics import topics
 from jobpipe.errors import JobpipeError
+from jobpipe.spark.supported import of_pyarrow
 
 
 class _Program(click.Group):
@@ -65,6 +66,11 @@ class _Program(click.Group):
         except JobpipeError as error:
             _tell(error, error.message, settings)
             code = exit_of(error)
+        except ImportError as error:
+            if (told := of_pyarrow(error)) is None:
+                raise
+            _tell(error, str(told), settings)
+            code = Exit.UNHEALTHY
         except OSError as error:  # a file of the user's: errors of links and of the spool have kinds of their own
             _tell(error, str(error), settings)
             code = Exit.UNHEALTHY

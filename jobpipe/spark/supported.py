@@ -39,6 +39,18 @@ def require_known(text: str) -> tuple[int, int]:
     return found
 
 
+def of_pyarrow(error: ImportError) -> ImportError | None:
+    """Return a sentence in place of pyarrow's error that NumPy is too old; None of other errors.
+
+    pip sees no conflict: pyarrow demands no NumPy, and ``pyspark[sql]`` 3.5 demands one below 2.
+    """
+    if not str(error).startswith("pyarrow requires NumPy"):
+        return None
+    return ImportError(
+        f"{error}: pip install 'pyarrow<26', or 'numpy>=2' if nothing here needs NumPy 1", name="pyarrow"
+    )
+
+
 def none_installed(what: str) -> UnsupportedSpark:
     """Return the error of a use that needs PySpark where there is none."""
     return UnsupportedSpark(

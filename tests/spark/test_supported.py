@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from jobpipe.errors import UnsupportedSpark
 from jobpipe.spark import versions
 from jobpipe.spark.closing import topics_of, written_topics
-from jobpipe.spark.supported import is_supported, none_installed, parse_version, require_known
+from jobpipe.spark.supported import is_supported, none_installed, of_pyarrow, parse_version, require_known
 from tests.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
@@ -72,3 +74,26 @@ def test_what_was_published_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setitem(sys.modules, name, None)  # cannot be imported
     assert written_topics() == []
     assert topics_of([]) == []
+
+
+def test_a_pyarrow_that_is_too_new_for_numpy(tmp_path: Path) -> None:
+    """`pip install "pyspark[sql]==3.5.9"` brings NumPy 1, and pip lets pyarrow 26 be with it."""
+    (tmp_path / "pyarrow").mkdir()
+    (tmp_path / "pyarrow" / "__init__.py").write_text(
+        'raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")\n'
+    )
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    told = subprocess.run(
+        [sys.executable, "-c", "import jobpipe; jobpipe.subscribe"], env=environ, capture_output=True, text=True
+    )
+    assert told.stderr.splitlines()[-1].startswith("ImportError: pyarrow requires NumPy 2.0 or newer, found 1.26.4: ")
+    assert "pip install 'pyarrow<26'" in told.stderr
+    assert "During handling" not in told.stderr
+    doctor = subprocess.run(
+        [Path(sys.executable).parent / "jobpipe", "doctor"], env=environ, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "fail" in [line.split()[0] for line in doctor.stdout.splitlines() if line.split()[1:2] == ["pyarrow"]]
+
+
+def test_other_import_errors_stay() -> None:
+    assert of_pyarrow(ImportError("No module named 'pyarrow'")) is None
