@@ -459,6 +459,14 @@ def test_what_open_refuses(tables: Tables, options: dict[str, Any], error: type[
     tables.write(sink, 0, [(1, "a", 1)])  # it shuts out nobody
 
 
+def test_values_that_the_database_makes(tables: Tables) -> None:
+    """It would take none at the first micro-batch; columns that are not written may be of this kind."""
+    tables.table("id int, text varchar(20), n bigint GENERATED ALWAYS AS (2) STORED, PRIMARY KEY (id)")
+    tables.write(tables.opened(columns="id,text"), 0, [(1, "a", 1)])
+    with pytest.raises(ConfigError, match="the database makes the values of n of table"):
+        tables.opened()
+
+
 def test_what_is_no_table(tables: Tables) -> None:
     tables.sql("CREATE VIEW v AS SELECT * FROM t")
     with pytest.raises(ConfigError, match="is not a table"):

@@ -71,8 +71,8 @@ _BYTES = "CHARACTER SET utf8mb4 COLLATE {}"  # texts are told apart by their byt
 _FIND = "SELECT table_type, engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
 _SAFE = "SELECT transactions FROM information_schema.engines WHERE engine = %s"
 _COLUMNS = """
-    SELECT column_name, column_type, character_set_name, collation_name FROM information_schema.columns
-    WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
+    SELECT column_name, column_type, character_set_name, collation_name, coalesce(generation_expression, '') <> ''
+    FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
 """
 _UNIQUE = """
     SELECT index_name, column_name, sub_part FROM information_schema.statistics
@@ -245,14 +245,15 @@ def _check(connection: Connection, plan: TargetPlan, table: tuple[str, str]) -> 
     if execute(connection, _SAFE, engine).fetchone() != ("YES",):
         what = f"table {called} has the engine {engine}, which has no transactions; use InnoDB"
         raise ConfigError(what, key="table", table=called)
+    columns = execute(connection, _COLUMNS, *table).fetchall()
     there = {
         name: f"{kind} CHARACTER SET {charset} COLLATE {collation}" if charset else str(kind)
-        for name, kind, charset, collation in execute(connection, _COLUMNS, *table).fetchall()
+        for name, kind, charset, collation, _ in columns
     }
     whole = [
         tuple(name for name in names if name) for names in _unique(connection, table).values() if None not in names
     ]
-    types = check_columns(plan, called, there)
+    types = check_columns(plan, called, there, [name for name, *_, is_made in columns if is_made])
     check_keys(plan, called, whole)
     return types
 

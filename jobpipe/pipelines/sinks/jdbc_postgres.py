@@ -76,7 +76,7 @@ _FIND = """
     WHERE n.nspname = %s AND c.relname = %s
 """
 _COLUMNS = """
-    SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+    SELECT attname, format_type(atttypid, atttypmod), attidentity = 'a' OR attgenerated <> '' FROM pg_attribute
     WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 # Whole, at once, and over columns alone: others cannot serve ON CONFLICT.
@@ -294,7 +294,9 @@ def _check(connection: Connection, plan: TargetPlan, schema: str) -> dict[str, s
         raise missing_table(plan, called)
     if found[1] not in ("r", "p"):
         raise no_table(called)
-    types = check_columns(plan, called, dict(connection.execute(_COLUMNS, found[:1]).fetchall()))
+    there = connection.execute(_COLUMNS, found[:1]).fetchall()
+    made = [name for name, _, is_made in there if is_made]
+    types = check_columns(plan, called, {name: kind for name, kind, _ in there}, made)
     check_keys(plan, called, [tuple(names) for (names,) in connection.execute(_UNIQUE, found[:1]).fetchall()])
     return types
 

@@ -188,9 +188,10 @@ def _check(connection: Connection, plan: TargetPlan) -> tuple[dict[str, str], di
     if found != ("table",):
         raise no_table(plan.table)
     name = quoted(plan.table)
-    there = connection.execute(f"PRAGMA table_info({name})").fetchall()
-    types = check_columns(plan, plan.table, {column: kind for _, column, kind, *_ in there})
-    primary = tuple(column for _, column, *_, place in sorted(there, key=lambda row: row[-1]) if place)
+    there = connection.execute(f"PRAGMA table_xinfo({name})").fetchall()
+    made = [column for _, column, *_, hidden in there if hidden]
+    types = check_columns(plan, plan.table, {column: kind for _, column, kind, *_ in there}, made)
+    primary = tuple(column for _, column, *_, place, _ in sorted(there, key=lambda row: row[-2]) if place)
     unique = [primary] if primary else []
     collations: dict[str, str] = {}
     for _, index, is_unique, origin, partial in connection.execute(f"PRAGMA index_list({name})").fetchall():
