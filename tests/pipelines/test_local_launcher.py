@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import gc
 import importlib
 import json
@@ -462,6 +463,21 @@ def test_two_log_processes_lose_nothing_when_the_file_is_full(
     one.write(b"def")
     both = (tmp_path / "job.log.1").read_bytes() + path.read_bytes()
     assert both == b"1234567890abcdef"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_log_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """NFS without lockd, and some FUSE: the full file is renamed all the same, and no write is lost."""
+
+    def refused(file: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(bounded_log.fcntl, "flock", refused)
+    path = tmp_path / "job.log"
+    log = bounded_log.BoundedLog(path, 10)
+    for text in (b"01234567", b"89abcdef", b"ghijklmn"):
+        assert write_away(log, path, text) == text
+    assert (tmp_path / "job.log.1").read_bytes() == b"89abcdef"
 
 
 def test_a_log_goes_on_when_the_disk_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,16 +60,18 @@ class BoundedLog:
 
     def _move(self, full: int) -> None:
         """Rename the full file to FILE.1, unless another attempt's log process does, or has made another FILE."""
-        try:
-            fcntl.flock(full, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return  # what is written before the other one is done goes to the end of the full file
+        with contextlib.suppress(OSError):  # some file systems have no locks, as NFS without lockd: it works without
+            try:
+                fcntl.flock(full, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # what is written before the other one is done goes to the end of the full file
         try:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(full), os.stat(self._path, follow_symlinks=False)):
                     os.replace(self._path, self._path.with_name(self._path.name + ".1"))
         finally:
-            fcntl.flock(full, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):
+                fcntl.flock(full, fcntl.LOCK_UN)
 
     def _open(self) -> int:
         """Return the file at the path: the one that is open, unless that was moved, removed or replaced."""
