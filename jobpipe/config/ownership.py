@@ -94,6 +94,9 @@ def distrusted_level(
         path: without links; ``top`` or below it.
         any_owner: the folders were named on purpose, so their owners are trusted.
         has_modules: Python imports from ``path``.
+
+    Raises:
+        OSError: a level cannot be looked at, which may pass.
     """
     levels = [each for each in reversed(path.parents) if each.is_relative_to(top)]
     for level in (*levels, path):
@@ -101,8 +104,6 @@ def distrusted_level(
             found, mounted = level.stat(), os.statvfs(level)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
-            return level, f"it cannot be looked at ({error.strerror})"
         why = why_distrusted(found, any_owner=any_owner, has_modules=has_modules and level == path)
         if why is not None and not mounted.f_flag & os.ST_RDONLY:
             return level, why

@@ -35,7 +35,7 @@ from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.json_schema import options_schema
 from jobpipe.pipelines.kinds import EXPECTED
 from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.problems import nearest, pipeline_error
+from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
 from jobpipe.pipelines.tree import FilePlace, node_of
 from jobpipe.pipelines.wording import problems_of
 
@@ -128,8 +128,14 @@ class Answers:
                 f"pipeline.name is {pipeline.name!r}, and the address names {name!r}; change one of them",
                 key="pipeline.name",
             )
-        if outside := list(self._roots.problems(pipeline)):
-            raise pipeline_error(outside)
+        try:
+            problems = list(self._roots.problems(pipeline))
+        except OSError as error:
+            what = f"{error.filename} cannot be looked at ({error.strerror})"
+            remedy = "see that the server's user can reach it, then submit again"
+            problems = [Problem(str(pipeline.file), None, "", what, remedy)]
+        if problems:
+            raise pipeline_error(problems)
         for job in body.new_checkpoint:
             if job not in pipeline.jobs:
                 raise PipelineNotFound(f"new-checkpoint: there is no job {job!r}; {nearest(job, pipeline.jobs)}")

@@ -199,7 +199,13 @@ class JobMachine:
         version = self._version(rows.job)
         try:
             pipeline = self._tools.loaded.get(self.key[0], version)
-            if untrusted := list(self._tools.roots.problems(pipeline)):
+            try:
+                untrusted = list(self._tools.roots.problems(pipeline))
+            except OSError as error:  # of a file system that may answer again
+                why = f"waiting until {error.filename} can be looked at ({error.strerror})"
+                self._book.to(run, run.state, why)
+                return RETRY_SECONDS
+            if untrusted:
                 raise pipeline_error(untrusted)
             launcher = make_launcher(pipeline, run.id)
         except ConfigError as error:

@@ -62,7 +62,11 @@ class Roots:
         return real
 
     def problems(self, pipeline: Pipeline) -> Iterator[Problem]:
-        """Yield what of a pipeline lies outside, or where others than the server's user can change it."""
+        """Yield what of a pipeline lies outside, or where others than the server's user can change it.
+
+        Raises:
+            OSError: a folder cannot be looked at, which may pass: its file system does not answer, for instance.
+        """
         reported = set()
         for key, path, has_modules in _places(pipeline):
             if not self.holds(path):

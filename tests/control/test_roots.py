@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,3 +134,33 @@ def test_an_attempt_is_refused_for_good(world: World, tmp_path: Path) -> None:
     world.work(2)
     wait(server, JobState.RUNNING)
     assert status(server).attempt == 1
+
+
+def test_an_attempt_waits_for_a_file_system_that_does_not_answer(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale handle, an expired ticket: no reason to end a streaming job for good."""
+    server = world.server()
+    (tmp_path / "state").mkdir()
+    server.submit(world.submission(storage=f"file:{tmp_path}/state"))
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    with monkeypatch.context() as away:
+        does_not_answer(tmp_path / "state", away)
+        worker.end("FAILED", 1)
+        waiting = wait(server, JobState.RESTARTING, detail="waiting until")
+        assert waiting.detail == f"waiting until {tmp_path}/state can be looked at ({os.strerror(errno.ESTALE)})"
+        assert len(world.cluster.submitted) == 1
+    world.work(2)
+    wait(server, JobState.RUNNING)
+
+
+def does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+
+    def stale(path: Path) -> os.statvfs_result:
+        if path == folder:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path)
+
+    monkeypatch.setattr(ownership.os, "statvfs", stale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -268,6 +269,23 @@ def test_what_others_can_change_is_refused(served: Served) -> None:
     assert [each["key"] for each in caught.value.fields["problems"]] == ["pipeline.storage"]
     assert f"chmod go-w {state}" in caught.value.message
     on_page(caught.value, "others could have changed")
+    assert served.control.calls == before
+
+
+def test_what_cannot_be_looked_at_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert served.client.submit(served.submission()).created
+    real = os.statvfs
+
+    def stale(path: Path) -> os.statvfs_result:
+        if path == served.folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path)
+
+    before = list(served.control.calls)
+    monkeypatch.setattr("os.statvfs", stale)
+    with pytest.raises(PipelineError, match=r"cannot be looked at \(Input/output error\); see that") as caught:
+        served.client.submit(served.submission())
+    assert str(served.folder) in caught.value.message
     assert served.control.calls == before
 
 
