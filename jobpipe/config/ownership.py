@@ -25,7 +25,8 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_module
     - Others must not be able to write, except to a folder with the sticky bit, as /tmp: there they cannot rename or
       remove what is ours.
     - A group may write if root owns the file, who chose that group, or if the group is root's, or the private group of
-      this user: of the user's name and with no other member, as many systems give each user (umask 002).
+      the owner or this user: of the user's name and with no other member, as many systems give each user (umask 002).
+      For a user without a name, as in a container, it is the process's group, if nothing else is known of that one.
     - A device of root's, and /dev/null, keeps nothing that is written to it: the latter is an empty configuration.
 
     Args:
@@ -40,7 +41,7 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_module
     sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX and not has_modules
     if mode & stat.S_IWOTH and not sticky:
         return f"everyone may write to it (mode {mode:04o})"
-    if mode & stat.S_IWGRP and found.st_uid != ROOT and not _is_private(found.st_gid):
+    if mode & stat.S_IWGRP and found.st_uid != ROOT and not _is_private(found.st_gid, found.st_uid):
         return f"the group {_group(found.st_gid)} may write to it (mode {mode:04o})"
     return None
 
@@ -110,14 +111,29 @@ def distrusted_level(
     return None
 
 
-def _is_private(group: int) -> bool:
-    if group == ROOT:
-        return True
+def _is_private(group: int, owner: int) -> bool:
+    return group == ROOT or any(_is_private_of(user, group) for user in {owner, os.geteuid()})
+
+
+def _is_private_of(number: int, group: int) -> bool:
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user = pwd.getpwuid(number)
+    except KeyError:
+        return number == os.geteuid() and group == os.getegid() and _is_unknown(group)
+    try:
+        found = grp.getgrgid(group)
     except KeyError:
         return False
     return user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _is_unknown(group: int) -> bool:
+    """Whether a group has no name, and no user's entry names it."""
+    try:
+        grp.getgrgid(group)
+    except KeyError:
+        return all(each.pw_gid != group for each in pwd.getpwall())
+    return False
 
 
 def user_name(number: int) -> str:

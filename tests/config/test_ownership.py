@@ -116,6 +116,55 @@ def test_groups(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load("/dev/null", environ={}) == load(None, environ={})
 
 
+class Accounts:
+    """The databases of users and groups: what is given, and nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, users: dict[int, tuple[str, int]], process: int) -> None:
+        self.users = users
+        self.groups: dict[int, tuple[str, list[str]]] = {}
+        monkeypatch.setattr(ownership, "pwd", SimpleNamespace(getpwuid=self.user, getpwall=self.all))
+        monkeypatch.setattr(ownership, "grp", SimpleNamespace(getgrgid=self.group))
+        monkeypatch.setattr(ownership.os, "geteuid", lambda: process)
+        monkeypatch.setattr(ownership.os, "getegid", lambda: process)
+
+    def user(self, number: int) -> SimpleNamespace:
+        name, group = self.users[number]
+        return SimpleNamespace(pw_name=name, pw_gid=group)
+
+    def all(self) -> list[SimpleNamespace]:
+        return [self.user(number) for number in self.users]
+
+    def group(self, number: int) -> SimpleNamespace:
+        name, members = self.groups[number]
+        return SimpleNamespace(gr_name=name, gr_mem=members)
+
+
+def folder_of(user: int, group: int) -> os.stat_result:
+    return os.stat_result((stat.S_IFDIR | 0o775, 0, 0, 1, user, group, 0, 0, 0, 0))
+
+
+def test_the_group_of_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with -u 12345:12345."""
+    accounts = Accounts(monkeypatch, {0: ("root", 0)}, process=12345)
+    assert ownership.why_distrusted(folder_of(12345, 12345)) is None
+    assert "group 54321 may write" in (ownership.why_distrusted(folder_of(12345, 54321)) or "")
+    accounts.groups[12345] = ("staff", [])
+    assert "group staff may write" in (ownership.why_distrusted(folder_of(12345, 12345)) or "")
+    accounts.groups.clear()
+    accounts.users[1000] = ("ann", 12345)  # her main group
+    assert "group 12345 may write" in (ownership.why_distrusted(folder_of(12345, 12345)) or "")
+
+
+def test_the_private_group_of_an_owner_who_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root runs the pipeline of a user with umask 002."""
+    accounts = Accounts(monkeypatch, {0: ("root", 0), 1000: ("ann", 1000)}, process=0)
+    accounts.groups[1000] = ("ann", [])
+    assert ownership.why_distrusted(folder_of(1000, 1000), any_owner=True) is None
+    assert "another user" in (ownership.why_distrusted(folder_of(1000, 1000)) or "")
+    accounts.groups[1000] = ("ann", ["bob"])
+    assert "group ann may write" in (ownership.why_distrusted(folder_of(1000, 1000), any_owner=True) or "")
+
+
 def test_an_access_list_of_somebody_else(tmp_path: Path, of_another_user: Callable[[Path], Path]) -> None:
     """S9: who may write it decides who reads and publishes."""
     path = write(tmp_path / "access.yaml", "orders: {read: [a.jobpipe]}\n", 0o646)
