@@ -6,11 +6,13 @@ others may write to can be exchanged as a whole. The rule is the same for all of
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import os
 import pwd
+import shlex
 import stat
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = 0
@@ -18,7 +20,23 @@ USER_REMEDY = "add the user to /etc/passwd (in an image: RUN useradd ...), or gi
 NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace of users
 
 
-def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_modules: bool = False) -> str | None:
+@dataclass(frozen=True)
+class Distrusted:
+    """A folder that others could have changed.
+
+    Attributes:
+        why: a phrase, as :func:`why_distrusted` returns it.
+        remedy: what to do about it.
+    """
+
+    path: Path
+    why: str
+    remedy: str
+
+
+def why_distrusted(
+    found: os.stat_result, *, any_owner: bool = False, owners: Collection[int] = (), has_modules: bool = False
+) -> str | None:
     """Return why others could have changed a file or folder, as a phrase; None if only its user and root can.
 
     - The owner must be this process's user, or root.
@@ -31,12 +49,13 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_module
 
     Args:
         any_owner: the file was named on purpose, so its owner is trusted.
+        owners: the numbers of users who are trusted besides root and this process's user.
         has_modules: Python imports from the folder, so others must not add files to it either, sticky bit or not.
     """
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISCHR(found.st_mode) and (found.st_uid == ROOT or found.st_rdev == NULL):
         return None
-    if not any_owner and found.st_uid not in (ROOT, os.geteuid()):
+    if not any_owner and found.st_uid not in (ROOT, os.geteuid(), *owners):
         return f"it belongs to another user, {user_name(found.st_uid)}"
     sticky = stat.S_ISDIR(found.st_mode) and mode & stat.S_ISVTX and not has_modules
     if mode & stat.S_IWOTH and not sticky:
@@ -46,13 +65,18 @@ def why_distrusted(found: os.stat_result, *, any_owner: bool = False, has_module
     return None
 
 
-def ownership_remedy(path: Path) -> str:
-    """Return what to do about a file or folder that is distrusted."""
+def _remedy(path: Path, found: os.stat_result, *, any_owner: bool = False, owners: Collection[int] = ()) -> str:
+    """Return what to do about a file, folder or link that is distrusted."""
     user = user_name(os.geteuid())
-    with contextlib.suppress(OSError):
-        if path.stat().st_mode & stat.S_ISVTX and path.is_dir():  # as /tmp, which must stay as it is
-            return f"use a folder that only {user} and root can change"
-    return f"only {user} and root may be able to change it: `chown {user} {path} && chmod go-w {path}`, or use another"
+    trusted = "root" if os.geteuid() == ROOT else f"{user} and root"
+    place = shlex.quote(str(path))
+    if stat.S_ISLNK(found.st_mode):
+        return f"only {trusted} may be able to change it: `chown -h {user} {place}`, or use another"
+    if found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode):  # as /tmp, which must stay as it is
+        return f"use a folder that only {trusted} can change"
+    if any_owner or found.st_uid in (ROOT, os.geteuid(), *owners):
+        return f"take that right away: `chmod go-w {place}`, or use another"
+    return f"only {trusted} may be able to change it: `chown {user} {place} && chmod go-w {place}`, or use another"
 
 
 def read_own_file(path: Path, most: int, *, any_owner: bool = False) -> tuple[bytes, str | None]:
@@ -64,10 +88,11 @@ def read_own_file(path: Path, most: int, *, any_owner: bool = False) -> tuple[by
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        why = why_distrusted(os.fstat(file.fileno()), any_owner=any_owner)
-        if why is None and not any_owner and (link := path.lstat().st_uid) not in (ROOT, os.geteuid()):
-            why = f"the link belongs to another user, {user_name(link)}"
-        return (file.read(most), None) if why is None else (b"", f"{why}; {ownership_remedy(path)}")
+        found = os.fstat(file.fileno())
+        why = why_distrusted(found, any_owner=any_owner)
+        if why is None and not any_owner and (link := path.lstat()).st_uid not in (ROOT, os.geteuid()):
+            found, why = link, f"the link belongs to another user, {user_name(link.st_uid)}"
+        return (file.read(most), None) if why is None else (b"", f"{why}; {_remedy(path, found, any_owner=any_owner)}")
 
 
 def folder_problem(path: Path) -> str | None:
@@ -77,16 +102,17 @@ def folder_problem(path: Path) -> str | None:
         OSError: it cannot be looked at.
     """
     try:
-        why = why_distrusted(path.stat())
+        found = path.stat()
     except FileNotFoundError:
         return None
-    return None if why is None else f"{path}: {why}; {ownership_remedy(path)}"
+    why = why_distrusted(found)
+    return None if why is None else f"{path}: {why}; {_remedy(path, found)}"
 
 
 def distrusted_level(
-    path: Path, top: Path, *, any_owner: bool = False, has_modules: bool = False
-) -> tuple[Path, str] | None:
-    """Return the first folder, from ``top`` down to ``path``, that others could have changed, and why; None if none is.
+    path: Path, top: Path, *, any_owner: bool = False, owners: Collection[int] = (), has_modules: bool = False
+) -> Distrusted | None:
+    """Return the first folder, from ``top`` down to ``path``, that others could have changed; None if none is.
 
     Levels that are not there are left out, and so are those of a file system that is mounted read-only, such as a
     ConfigMap in a container.
@@ -94,6 +120,7 @@ def distrusted_level(
     Args:
         path: without links; ``top`` or below it.
         any_owner: the folders were named on purpose, so their owners are trusted.
+        owners: the numbers of users who are trusted besides root and this process's user.
         has_modules: Python imports from ``path``.
 
     Raises:
@@ -105,9 +132,11 @@ def distrusted_level(
             found, mounted = level.stat(), os.statvfs(level)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        why = why_distrusted(found, any_owner=any_owner, has_modules=has_modules and level == path)
+        imported = has_modules and level == path
+        why = why_distrusted(found, any_owner=any_owner, owners=owners, has_modules=imported)
         if why is not None and not mounted.f_flag & os.ST_RDONLY:
-            return level, why
+            remedy = _remedy(level, found, any_owner=any_owner, owners=owners)
+            return Distrusted(level, why, f"{remedy}, or mount it read-only")
     return None
 
 

@@ -46,8 +46,8 @@ class ServerKeys:
         optional(PATHS),
         None,
         "Folders that must contain a submitted pipeline's folder, libraries, application, and storage with file:, "
-        "after links are resolved; only the server's user and root may be able to change them. null = the home "
-        "folder of the server's user, and jobpipe.home.",
+        "after links are resolved; only the server's user, root, and the owner of the folder given here may be able to "
+        "change them. null = the home folder of the server's user, and jobpipe.home.",
         group="server",
     )
     server_environment: tuple[str, ...] | None = key(

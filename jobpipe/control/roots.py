@@ -6,6 +6,7 @@ who could give modules to the next attempt.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from jobpipe.config import Config
-from jobpipe.config.ownership import distrusted_level, ownership_remedy
+from jobpipe.config.ownership import Distrusted, distrusted_level
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file_paths import absolute
 from jobpipe.pipelines.pipeline import Pipeline
@@ -25,6 +26,8 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 class Roots:
     """Some folders; links are followed before anything is compared.
+
+    They were named on purpose, so the owner of each is trusted in it.
 
     Args:
         config_file: where the server's configuration was read from, for messages; None: it has none.
@@ -73,20 +76,29 @@ class Roots:
                 yield Problem(str(pipeline.file), None, key, f"{path} {self._outside}", self._remedy(path.parent))
             elif (found := self._distrusted(path, has_modules)) is not None and found not in reported:
                 reported.add(found)
-                level, why = found
-                what = f"others could have changed {level}: {why}"
-                yield Problem(str(pipeline.file), None, key, what, ownership_remedy(level))
+                what = f"others could have changed {found.path}: {found.why}"
+                yield Problem(str(pipeline.file), None, key, what, found.remedy)
 
-    def _distrusted(self, path: Path, has_modules: bool) -> tuple[Path, str] | None:
+    def _distrusted(self, path: Path, has_modules: bool) -> Distrusted | None:
         """Return what others can change of the way to a path: of where it is, and of where links to it are."""
         for written in (*reversed(Path(os.path.abspath(path)).parents), path):
             real = Path(os.path.realpath(written))
-            for top in self.folders:
-                if real.is_relative_to(top):
-                    found = distrusted_level(real, top, has_modules=has_modules and written == path)
-                    if found is not None:
-                        return found
+            found = self._distrusted_level(real, has_modules and written == path)
+            if found is not None:
+                return found
         return None
+
+    def _distrusted_level(self, real: Path, has_modules: bool) -> Distrusted | None:
+        """Return the first folder down to a path without links that others can change; a root's owner is trusted."""
+        tops = [folder for folder in self.folders if real.is_relative_to(folder)]
+        if not tops:
+            return None
+        owners = set()
+        for top in tops:
+            with contextlib.suppress(FileNotFoundError):
+                owners.add(top.stat().st_uid)
+        outermost = min(tops, key=lambda folder: len(folder.parts))
+        return distrusted_level(real, outermost, owners=owners, has_modules=has_modules)
 
     @property
     def _outside(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from jobpipe.config.names import closest
-from jobpipe.config.ownership import distrusted_level, ownership_remedy
+from jobpipe.config.ownership import distrusted_level
 from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_folders, check_job, check_pipeline
@@ -103,9 +103,8 @@ def _require_own_modules(pipeline: Pipeline, report: ProblemList) -> None:
         folders.append((("pipeline", "libraries"), FilePath(path)))
     for key, folder in folders:
         if (found := distrusted_level(folder, top, any_owner=True)) is not None:
-            level, why = found
-            what = f"others could have changed {level}: {why}"
-            report.add(problem_at(pipeline.tree, key, what, ownership_remedy(level)))
+            what = f"others could have changed {found.path}: {found.why}"
+            report.add(problem_at(pipeline.tree, key, what, found.remedy))
             return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path / "shop"
 
 
-def problems_of(root: Path, **section: Any) -> list[Problem]:
+def problems_of(root: Path, *, roots: Sequence[Path] = (), **section: Any) -> list[Problem]:
     given = {
         "libraries": [{"glob": {"include": "lib/deep/**"}}, {"glob": {"include": "own.py"}}],
         "storage": f"file:{root}/state/orders",
@@ -40,7 +41,7 @@ def problems_of(root: Path, **section: Any) -> list[Problem]:
         "jobs": {"copy": job_of(), "own": {"application": "lib/programs/own.py"}},
     }
     folder = root / "orders"
-    return list(Roots([root]).problems(load_tree(tree, file=folder / "pipeline.yaml", folder=folder)))
+    return list(Roots(roots or [root]).problems(load_tree(tree, file=folder / "pipeline.yaml", folder=folder)))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,49 @@ def test_a_folder_of_another_user(shop: Path) -> None:
     os.chown(shop / "state", 4711, 4711)
     (found,) = problems_of(shop)
     assert found.what.endswith("it belongs to another user, 4711")
-    assert f"chown root {shop / 'state'}" in found.remedy
+    assert found.remedy == (
+        f"only root may be able to change it: `chown root {shop / 'state'} && chmod go-w {shop / 'state'}`, "
+        "or use another, or mount it read-only"
+    )
+
+
+def test_the_owner_of_a_root_is_trusted_in_it(shop: Path) -> None:
+    """A user who deploys, of git-sync, or of the host: to name the folder is to trust its owner."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives folders away")
+    everything = (shop, *shop.rglob("*"))
+    for each in everything:
+        os.chown(each, 4711, 4711)
+    assert problems_of(shop) == []
+    (shop / "state").chmod(0o777)
+    (found,) = problems_of(shop)
+    assert found.what.endswith("everyone may write to it (mode 0777)")
+    assert found.remedy.startswith(f"take that right away: `chmod go-w {shop / 'state'}`")
+    (shop / "state").chmod(0o755)
+    os.chown(shop / "state", 4712, 4712)
+    (found,) = problems_of(shop)
+    assert found.what.endswith("it belongs to another user, 4712")
+
+
+def test_the_owner_of_a_root_in_another_one(shop: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives folders away")
+    for each in (shop, *shop.rglob("*")):
+        os.chown(each, 4711, 4711)
+    roots = [shop.parent, shop]
+    assert problems_of(shop, roots=roots) == []
+    assert problems_of(shop, roots=roots[:1]) != []
+    shop.parent.chmod(0o777)
+    assert f"changed {shop.parent}: " in problems_of(shop, roots=roots)[0].what
+
+
+def test_a_remedy_can_be_pasted(shop: Path) -> None:
+    folder = shop / "the state"
+    folder.mkdir()
+    assert problems_of(shop, storage=f"file:{folder}") == []
+    folder.chmod(0o777)
+    (found,) = problems_of(shop, storage=f"file:{folder}")
+    assert f"`chmod go-w '{folder}'`" in found.remedy
 
 
 def test_what_is_not_there_yet_is_judged_by_what_is(shop: Path) -> None:
