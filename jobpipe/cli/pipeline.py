@@ -62,9 +62,9 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
 def _warnings(found: Pipeline) -> list[Problem]:
     """Return what is probably wrong, and what a run does not do."""
     from jobpipe.pipelines.checks import left_out_by_run, schedules_not_fired
-    from jobpipe.pipelines.likely import inputs_not_here, types_of_no_column
+    from jobpipe.pipelines.likely import inputs_not_here, modules_of_others, types_of_no_column
 
-    here = (*inputs_not_here(found), *types_of_no_column(found))
+    here = (*modules_of_others(found), *inputs_not_here(found), *types_of_no_column(found))
     return [*found.warnings, *schedules_not_fired(found), *left_out_by_run(found), *here]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobpipe.config.names import closest
+from jobpipe.config.ownership import distrusted_level
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.ddl import TYPES, unknown_types
 from jobpipe.pipelines.file_options import read_schema
@@ -43,6 +44,29 @@ def _is_written(place: Path, written: list[Path]) -> bool:
     here = Path(os.path.normpath(place))
     others = [Path(os.path.normpath(each)) for each in written]
     return any(here.is_relative_to(each) or each.is_relative_to(here) for each in others)
+
+
+def modules_of_others(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield a warning for the first folder of modules that others can change: its owner is trusted, as the file's is.
+
+    The control server refuses more: it does not accept a pipeline directly in a folder such as /tmp, for instance.
+    """
+    top = Path(os.path.realpath(pipeline.folder))
+    folders: list[tuple[Place, Path]] = [((), top)]
+    for each in pipeline.spec.libraries:
+        path = os.path.realpath(pipeline.folder / each.glob.include.split("*")[0])
+        folders.append((("pipeline", "libraries"), Path(path)))
+    for key, folder in folders:
+        try:
+            found = distrusted_level(folder, top, any_owner=True)
+        except OSError as error:
+            what, remedy = f"{error.filename} cannot be looked at ({error.strerror})", "see that you can read it"
+        else:
+            if found is None:
+                continue
+            what, remedy = f"others could have changed {found.path}: {found.why}", found.remedy
+        yield problem_at(pipeline.tree, key, what, remedy, "warning")
+        return
 
 
 def types_of_no_column(pipeline: Pipeline) -> Iterator[Problem]:

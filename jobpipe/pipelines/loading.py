@@ -16,7 +16,6 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from jobpipe.config.names import closest
-from jobpipe.config.ownership import distrusted_level
 from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_folders, check_job, check_pipeline
@@ -83,29 +82,10 @@ def load_pipeline(
     whole, moved = _several_jobs(tree, plugins, report)
     whole = _without_nulls(whole)
     pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
-    if pipeline is not None:
-        _require_own_modules(pipeline, report)
     problems = [_as_written(problem, moved) for problem in report.problems]
     if report.failed or pipeline is None:
         raise pipeline_error(problems)
     return replace(pipeline, warnings=tuple(problems))
-
-
-def _require_own_modules(pipeline: Pipeline, report: ProblemList) -> None:
-    """Report a folder of modules that others can change: naming the file means trusting its owner.
-
-    Other than the control server, this accepts a pipeline directly in a folder such as /tmp.
-    """
-    top = FilePath(os.path.realpath(pipeline.folder))
-    folders: list[tuple[Path, FilePath]] = [((), top)]
-    for each in pipeline.spec.libraries:
-        path = os.path.realpath(pipeline.folder / each.glob.include.split("*")[0])
-        folders.append((("pipeline", "libraries"), FilePath(path)))
-    for key, folder in folders:
-        if (found := distrusted_level(folder, top, any_owner=True)) is not None:
-            what = f"others could have changed {found.path}: {found.why}"
-            report.add(problem_at(pipeline.tree, key, what, found.remedy))
-            return
 
 
 def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plugins: Plugins | None = None) -> Pipeline:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -140,7 +141,7 @@ def _text_of(path: FilePath, report: ProblemList) -> str | None:
                 problem("this is not a file", "name a YAML file")
                 return None
             if (why := why_distrusted(found, any_owner=True)) is not None:
-                problem(f"others could have changed it: {why}", f"chmod go-w {path}")
+                problem(f"others could have changed it: {why}", f"chmod go-w {shlex.quote(str(path))}")
                 return None
             content = opened.read(MAX_BYTES + 1)
     except OSError as error:

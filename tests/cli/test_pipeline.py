@@ -41,6 +41,16 @@ def test_validate(run: Run, pipe: Callable[[str], str]) -> None:
     assert json.loads(as_json.stdout) == {"ok": True, "file": file, "problems": []}
 
 
+def test_validate_warns_of_a_folder_that_others_can_change(run: Run, pipe: Callable[[str], str]) -> None:
+    """As a volume of a pod, which cannot be mended there."""
+    file = pipe(GOOD)
+    folder = Path(file).parent
+    folder.chmod(0o777)
+    found = run("pipeline", "validate", file)
+    assert (found.exit_code, found.stdout) == (0, f"ok: {file}: pipeline shop, 2 jobs\n")
+    assert f"{file}:2: warning: others could have changed {folder}: everyone may write" in found.stderr
+
+
 def test_validate_names_every_problem(run: Run, pipe: Callable[[str], str]) -> None:
     file = pipe(GOOD.replace("type: rate", "type: rat").replace("subscribe", "subscrib"))
     found = run("pipeline", "validate", file)

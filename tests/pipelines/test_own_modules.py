@@ -1,14 +1,17 @@
-"""A pipeline's modules come from folders that others cannot change, as its file does."""
+"""A warning says that others can change a folder of modules; the control server refuses it, see test_roots."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.loading import load_pipeline
-from tests.pipelines.conftest import Write, problems
+from jobpipe.config import ownership
+from jobpipe.pipelines.likely import modules_of_others
+from jobpipe.pipelines.problems import Problem
+from tests.pipelines.conftest import Write, loaded, problems
 
 TEXT = """
 pipeline:
@@ -28,26 +31,51 @@ def file(write: Write, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("folder", "line"), [(".", None), ("lib", 4), ("lib/deep", 4), ("own.py", 4)])
 def test_modules_that_others_may_write(file: Path, folder: str, line: int | None) -> None:
-    load_pipeline(file)
+    assert warnings(file) == []
     there = file.parent / folder
     there.chmod(0o777)
-    (problem,) = problems(file)
+    (problem,) = warnings(file)
     assert problem.what == f"others could have changed {there}: everyone may write to it (mode 0777)"
-    assert f"chmod go-w {there}" in problem.remedy
+    assert problem.remedy == f"take that right away: `chmod go-w {there}`, or use another, or mount it read-only"
+    assert problem.severity == "warning"
     if line is not None:
         assert (problem.key, problem.line) == ("pipeline.libraries", line)
     there.chmod(0o755)
-    load_pipeline(file)
+    assert warnings(file) == []
+
+
+def warnings(file: Path) -> list[Problem]:
+    """Return what is told of the modules; the file itself is right."""
+    return list(modules_of_others(loaded(file)))
 
 
 def test_a_folder_that_was_named(file: Path) -> None:
     """By naming a pipeline one trusts its owner; and what is missing, or directly in /tmp, is no mistake here."""
     file.parent.chmod(0o1777)
     (file.parent / "own.py").unlink()
-    load_pipeline(file)
+    assert warnings(file) == []
     file.parent.chmod(0o755)
     if os.geteuid() == 0:
         os.chown(file.parent, 4711, 4711)
-        load_pipeline(file)
+        assert warnings(file) == []
     file.parent.chmod(0o777)
-    assert "others could have changed" in problems(file)[0].what
+    (problem,) = warnings(file)
+    assert "others could have changed" in problem.what
+    assert "chown" not in problem.remedy
+
+
+def test_a_folder_that_cannot_be_looked_at(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(path: Path) -> os.statvfs_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    assert warnings(file) == []
+    monkeypatch.setattr(ownership.os, "statvfs", stale)
+    (problem,) = warnings(file)
+    assert problem.what == f"{file.parent} cannot be looked at ({os.strerror(errno.ESTALE)})"
+
+
+def test_the_remedy_for_a_file_can_be_pasted(write: Write) -> None:
+    file = write("pipeline: {name: x}\nsource: {type: rate}\nsink: {type: console}\n", "my pipeline.yaml")
+    assert loaded(file)
+    file.chmod(0o666)
+    assert [each.remedy for each in problems(file)] == [f"chmod go-w '{file}'"]
