@@ -7,6 +7,7 @@ who could give modules to the next attempt.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import Problem
 
 _FILE = re.compile(r"file:/*", re.IGNORECASE)
+_MOST_LINKS = 40  # as Linux follows
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -46,7 +48,9 @@ class Roots:
 
     def holds(self, path: Path) -> bool:
         """Whether a path, which need not be there, lies in one of them."""
-        real = Path(os.path.realpath(path))
+        return self._holds(Path(os.path.realpath(path)))
+
+    def _holds(self, real: Path) -> bool:
         return any(real.is_relative_to(folder) for folder in self.folders)
 
     def folder(self, folder: Path) -> Path:
@@ -72,21 +76,17 @@ class Roots:
         """
         reported = set()
         for key, path, has_modules in _places(pipeline):
-            if not self.holds(path):
+            *folders, real = _way(path)
+            if not self._holds(real):
                 yield Problem(str(pipeline.file), None, key, f"{path} {self._outside}", self._remedy(path.parent))
-            elif (found := self._distrusted(path, has_modules)) is not None and found not in reported:
+                continue
+            looked_at = [self._distrusted_level(each, False) for each in folders]
+            looked_at.append(self._distrusted_level(real, has_modules))
+            found = next((each for each in looked_at if each is not None), None)
+            if found is not None and found not in reported:
                 reported.add(found)
                 what = f"others could have changed {found.path}: {found.why}"
                 yield Problem(str(pipeline.file), None, key, what, found.remedy)
-
-    def _distrusted(self, path: Path, has_modules: bool) -> Distrusted | None:
-        """Return what others can change of the way to a path: of where it is, and of where links to it are."""
-        for written in (*reversed(Path(os.path.abspath(path)).parents), path):
-            real = Path(os.path.realpath(written))
-            found = self._distrusted_level(real, has_modules and written == path)
-            if found is not None:
-                return found
-        return None
 
     def _distrusted_level(self, real: Path, has_modules: bool) -> Distrusted | None:
         """Return the first folder down to a path without links that others can change; a root's owner is trusted."""
@@ -129,6 +129,37 @@ def _places(pipeline: Pipeline) -> Iterator[tuple[str, Path, bool]]:
             program = folder / job.spec.application
             yield f"jobs.{job.name}.application", program, False
             yield f"jobs.{job.name}.application", program.parent, True
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """Yield the folder of each link on the way to a path, without links, as it is reached; last where the path is.
+
+    What is not there is no link.
+
+    Raises:
+        OSError: a part of the way cannot be looked at, or there are more than 40 links.
+    """
+    at, left, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
+    while left:
+        name = left.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        try:
+            target = Path(os.readlink(at / name))
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):  # the first: it is no link
+                raise
+            at = at / name
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        yield at
+        if target.is_absolute():
+            at = Path("/")
+        left.extend(reversed(target.parts[target.is_absolute() :]))
+    yield at
 
 
 def _local(place: str) -> tuple[Path, ...]:

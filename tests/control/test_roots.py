@@ -139,6 +139,29 @@ def test_where_a_link_lies_counts_too(shop: Path) -> None:
     assert f"changed {shop}/open: " in found.what
 
 
+@pytest.mark.parametrize("relative", [False, True])
+def test_each_link_of_a_chain_is_looked_at(shop: Path, relative: bool) -> None:
+    (shop / "open").mkdir()
+    (shop / "open" / "link").symlink_to("../state" if relative else shop / "state")
+    (shop / "first").symlink_to("orders/../open/link" if relative else shop / "open" / "link")
+    storage = f"file:{shop}/first/orders"
+    assert problems_of(shop, storage=storage) == []
+    (shop / "open").chmod(0o777)
+    (found,) = problems_of(shop, storage=storage)
+    assert f"changed {shop}/open: " in found.what
+
+
+def test_links_that_lead_out_or_to_themselves(shop: Path) -> None:
+    (shop / "in").symlink_to(shop / "state")
+    assert problems_of(shop, storage=f"file:{shop}/in/orders") == []
+    (shop / "out").symlink_to("in/../..")
+    (found,) = problems_of(shop, storage=f"file:{shop}/out/orders")
+    assert f"{shop}/out/orders lies outside {shop}" in found.what
+    (shop / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        problems_of(shop, storage=f"file:{shop}/loop/orders")
+
+
 def test_what_need_not_be_looked_at(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another file system, a parent with the sticky bit as /tmp, and what is mounted read-only."""
     (shop / "state").chmod(0o1777)
