@@ -125,10 +125,8 @@ class _Walk:
 
 
 def _holds_keys(name: str, section: yaml.MappingNode) -> bool:
-    """Whether a section is one of keys, and not the value of a key, which takes none."""
-    if by_exact_name(name) is None:
-        return bool(section.value) or is_section(name)
-    return bool(section.value) and is_section(name)  # as acks and acks.timeout
+    """Whether a section is one of keys, as of acks.timeout, and not the value of a key; an empty one sets nothing."""
+    return not section.value or by_exact_name(name) is None or is_section(name)
 
 
 def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:

@@ -65,7 +65,7 @@ def test_a_list(file: Path, about: Key) -> None:
 
 @pytest.mark.parametrize("about", keys(), ids=by_name)
 def test_a_section(file: Path, about: Key) -> None:
-    require_refused(file, about, {})
+    assert given(file, about, {}) == getattr(load(None, environ={}), about.attribute)  # it sets nothing
     if not any(other.name.startswith(f"{about.name}.") for other in keys()):  # else a key of it is meant
         require_refused(file, about, {"a": "b"})
 
@@ -109,11 +109,16 @@ def test_servers_of_an_ensemble_as_a_list(file: Path) -> None:
     assert load(file, environ={}).registry_connect == "zk1:2181,zk2:2181/jobs"
 
 
-def test_an_unknown_empty_section(file: Path) -> None:
-    file.write_text("jobpipe: {spool: {}}\n")
-    assert load(file, environ={})
-    file.write_text("jobpipe: {spol: {}}\n")
-    with pytest.raises(ConfigError, match=r"jobpipe.yaml:1: jobpipe.spol = {} is unknown"):
+@pytest.mark.parametrize(
+    "section",
+    ["{}", "{spool: {}}", "{acks: {}}", "{registerserver.connect: {}}", "{foo: {}}", "{home: {}, foo: {bar: {}}}"],
+)
+def test_an_empty_section_sets_nothing(file: Path, section: str) -> None:
+    """As templates leave it."""
+    file.write_text(f"jobpipe: {section}\njobpipe.retention.time: 7s\n")
+    assert load(file, environ={}) == load(None, overrides={"retention.time": "7s"}, environ={})
+    file.write_text("jobpipe: {foo: {bar: 1}}\n")
+    with pytest.raises(ConfigError, match=r"jobpipe.yaml:1: jobpipe.foo.bar = .* is unknown"):
         load(file, environ={})
 
 
