@@ -142,12 +142,19 @@ def shaped(spark: SparkSession, tmp_path: Path) -> Callable[..., QueryShape]:
     return shape
 
 
+def hourly(delay: str) -> list[dict[str, Any]]:
+    """Return transforms that count the rows of hours."""
+    count = "SELECT window(t, '1 hour') w, count(*) c FROM input GROUP BY window(t, '1 hour')"
+    return [{"type": "watermark", "column": "t", "delay": delay}, {"query": count}]
+
+
 KEEPS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "filter": (
         [{"query": "SELECT id, count(*) c FROM input GROUP BY id"}],
         [{"query": "SELECT id, count(*) c FROM input GROUP BY id HAVING id > 1"}],
     ),
     "seed": ([{"query": "SELECT id, rand() r FROM input"}], [{"query": "SELECT id, rand() r FROM input WHERE id > 1"}]),
+    "delay of an aggregate": (hourly("1 minute"), hourly("2 hours")),
     "delay": (
         [{"type": "watermark", "column": "t", "delay": "1 minute"}, {"type": "deduplicate", "keys": "id"}],
         [{"type": "watermark", "column": "t", "delay": "2 minutes"}, {"type": "deduplicate", "keys": "id"}],

@@ -33,7 +33,8 @@ _STATE = frozenset(
 )
 """Spark's nodes that keep state in a stream; a join of two streams does, too."""
 _WATERMARK = "EventTimeWatermark"
-_ID = re.compile(r"#\d+L?|@[0-9a-f]{4,}|-?\d{12,}")  # of columns and objects; the seeds of random functions
+_ID = re.compile(r"#\d+L?(-T\d+ms)?|@[0-9a-f]{4,}|-?\d{12,}")
+"""The ids of columns, with the delays of their watermarks, and of objects; the seeds of random functions."""
 
 
 class QueryShape(BaseModel):
