@@ -39,6 +39,7 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/flows": ["tests/bus/test_flow_schemas.py", "tests/bus/test_flows.py", "tests/cli/test_flow.py"],
     "jobpipe/hostserver": ["tests/coordinator"],
     "jobpipe/interrupts.py": ["tests/cli/test_interrupt.py"],
+    "jobpipe/plural.py": ["tests/cli", "tests/pipelines/test_reports.py"],
     "jobpipe/publisher": ["tests/bus/test_plain_publisher.py", "tests/publisher"],
     "jobpipe/py.typed": ["tests/test_names.py"],
     "jobpipe/subscriber": ["tests/bus/test_client.py", "tests/bus/test_client_plans.py", "tests/bus/test_positions.py"],

@@ -76,6 +76,7 @@ def test_what_was_published_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> 
     assert topics_of([]) == []
 
 
+@pytest.mark.processes
 def test_a_pyarrow_that_is_too_new_for_numpy(tmp_path: Path) -> None:
     """`pip install "pyspark[sql]==3.5.9"` brings NumPy 1, and pip lets pyarrow 26 be with it."""
     (tmp_path / "pyarrow").mkdir()
