@@ -107,7 +107,8 @@ class Roots:
     def _remedy(self, folder: Path) -> str:
         """Return what to do: the line of YAML, the file for it, the command."""
         listed = ",".join(str(each) for each in (*self.folders, Path(os.path.realpath(folder))))
-        file = self._config_file or "~/.config/jobpipe/jobpipe.yaml"
+        none = self._config_file in (None, Path(os.devnull))  # the latter where `submit` has started the server
+        file = "~/.config/jobpipe/jobpipe.yaml" if none else self._config_file
         return (
             f"move it, or give {file} on the server's host the line\n"
             f'  jobpipe.server.roots: "{listed}"\n'

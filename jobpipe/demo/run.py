@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,9 +126,10 @@ def _beginning(files: int, work: Path) -> str:
 
 
 def _ending(facts: int, work: Path) -> str:
+    program = "jobpipe" if shutil.which("jobpipe") else Path(sys.executable).with_name("jobpipe")
     return (
         f"All {facts} facts hold. The report of the job `report` is {work / 'report.csv'}.\n"
-        "Next, a pipeline of your own: jobpipe pipeline init orders && jobpipe pipeline run orders/pipeline.yaml"
+        f"Next, a pipeline of your own: {program} pipeline init orders && {program} pipeline run orders/pipeline.yaml"
     )
 
 

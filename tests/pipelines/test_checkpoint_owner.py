@@ -334,13 +334,13 @@ def test_a_job_without_a_checkpoint(tmp_path: Path) -> None:
 def test_sources_in_another_order(tmp_path: Path) -> None:
     spark: Any = None  # the folder is on this host
     storage = f"file:{tmp_path}/state/copy"
-    one = QueryShape(spark="4", sources=("csv path /a", "csv path /b"), state=())
-    other = one.model_copy(update={"sources": one.sources[::-1]})
+    one = QueryShape(spark="4", sources=("csv path /a", "csv path /b"), views=("a", "b"), state=())
+    other = one.model_copy(update={"sources": one.sources[::-1], "views": one.views[::-1]})
     claim_shape(storage, other, "copy", spark)
     claim_shape(storage, one, "copy", spark)
     begin(tmp_path)
     claim_shape(storage, one, "copy", spark)
-    with pytest.raises(CheckpointMismatch, match="are csv path /b, then csv path /a, and were csv path /a") as caught:
+    with pytest.raises(CheckpointMismatch, match=r"order, which is now b, then a, and was a, then b\. Undo") as caught:
         claim_shape(storage, other, "copy", spark)
     on_page(caught.value, "CheckpointMismatch: the checkpoint in … does not fit the query")
     claim_shape(storage, other.model_copy(update={"spark": "5"}), "copy", spark)

@@ -105,8 +105,8 @@ def test_sources_that_change_places(tmp_path: Path, home: Path) -> None:
         assert runner.run() == 0, runner.told
         write_pipeline(tmp_path, jobs("SELECT * FROM b UNION ALL SELECT * FROM a"), **section)
         assert runner.run() == 1
-        assert "does not fit the query of job copy. With --new-checkpoint copy" in runner.output
-        assert "its sources, which Spark knows by their order, are csv path" in runner.output
+        assert "does not fit the query of job copy: Spark knows its sources by their order" in runner.output
+        assert "which is now b, then a, and was a, then b. Undo that change. With --new-checkpoint" in runner.output
         assert "restart" not in runner.output.lower()
     assert ids(tmp_path) == [1, 2]
 
@@ -217,9 +217,8 @@ def test_joins_and_views(shaped: Callable[..., QueryShape]) -> None:
     assert "Join" in joined("a.id = b.id AND a.t < b.t").difference(one)
     twice = shaped([{"query": "SELECT * FROM b UNION ALL SELECT * FROM a UNION ALL SELECT * FROM b"}], "a", "b")
     assert [source.rpartition("/")[0][-1] for source in twice.sources] == ["b", "a"]
-    assert "its sources, which Spark knows by their order, are" in twice.difference(
-        one.model_copy(update={"state": ()})
-    )
+    told = twice.difference(one.model_copy(update={"state": ()}))
+    assert told == "Spark knows its sources by their order, which is now b, then a, and was a, then b"
 
 
 def test_the_output_mode_of_what_keeps_state(shaped: Callable[..., QueryShape]) -> None:

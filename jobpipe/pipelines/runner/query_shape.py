@@ -42,7 +42,7 @@ class QueryShape(BaseModel):
 
     Attributes:
         spark: the version of Spark: another one may write plans in another way, and is not compared.
-        sources: which they are, in the plan's order.
+        sources: which they are, in the plan's order; and their views, for messages.
         state: the nodes of the plan that keep state, and the columns with watermarks, in its order.
         output_mode: of a query that keeps state; else "".
     """
@@ -52,6 +52,7 @@ class QueryShape(BaseModel):
     version: int = VERSION
     spark: str
     sources: tuple[str, ...]
+    views: tuple[str, ...] = ()
     state: tuple[str, ...]
     output_mode: str = ""
 
@@ -60,8 +61,8 @@ class QueryShape(BaseModel):
         if (before.version, before.spark) != (self.version, self.spark):
             return ""
         if self.sources != before.sources and sorted(self.sources) == sorted(before.sources):
-            now, then = ", then ".join(self.sources), ", then ".join(before.sources)
-            return f"its sources, which Spark knows by their order, are {now}, and were {then}"
+            now, then = ", then ".join(self.views), ", then ".join(before.views)
+            return f"Spark knows its sources by their order, which is now {now}, and was {then}"
         if self.state != before.state:
             now, then = (_some(shape, other) for shape, other in ((self, before), (before, self)))
             return f"among what keeps state is now {now}, and was {then}"
@@ -82,22 +83,27 @@ def shape_of(frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame],
         frames: its sources, by their views.
         output_mode: as it is given to Spark.
     """
-    reads = [(_leaf(each), str(part_of(job.sources[view]))) for view, each in frames.items()]
-    sources: list[str] = []
+    reads = [(_leaf(each), str(part_of(job.sources[view])), view or "") for view, each in frames.items()]
+    sources: dict[str, str] = {}  # in the order in which they are put in: which, and its view
     state: list[str] = []
     for node, kind in _nodes(frame):
         if not node.isStreaming():
             continue
         if node.children().isEmpty():
-            said = next((name for leaf, name in reads if leaf is not None and leaf.sameResult(node)), kind)
-            sources += [] if said in sources else [said]
+            same = ((name, view) for leaf, name, view in reads if leaf is not None and leaf.sameResult(node))
+            name, view = next(same, (kind, kind))
+            sources.setdefault(name, view)
         elif kind == _WATERMARK:
             state.append(f"the watermark of {node.eventTime().name()}")
         elif kind in _STATE or (kind == "Join" and node.left().isStreaming() and node.right().isStreaming()):
             state.append(_ID.sub("", str(node.simpleString(MOST_NODES))))
     version = frame.sparkSession.version
     return QueryShape(
-        spark=version, sources=tuple(sources), state=tuple(state), output_mode=output_mode if state else ""
+        spark=version,
+        sources=tuple(sources),
+        views=tuple(sources.values()),
+        state=tuple(state),
+        output_mode=output_mode if state else "",
     )
 
 
@@ -141,8 +147,8 @@ def claim_shape(storage: str, shape: QueryShape, job: str, spark: SparkSession) 
             ) from error
         if differs:
             raise CheckpointMismatch(
-                f"the checkpoint in {storage} does not fit the query of job {job}. {remedy(job, storage)}; if it is to "
-                f"go on from it all the same, delete {storage}/{NAME}. What has changed: {differs}",
+                f"the checkpoint in {storage} does not fit the query of job {job}: {differs}. Undo that change. "
+                f"{remedy(job, storage)}",
                 file=f"{storage}/{NAME}",
             )
     if said != text:
