@@ -43,6 +43,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield doctor_host.python()
     yield doctor_host.pyarrow()
     yield doctor_host.user()
+    yield from doctor_host.variables(os.environ)
     yield doctor_host.java()
     yield doctor_host.zookeeper()
     yield doctor_host.pyspark()

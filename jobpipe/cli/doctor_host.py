@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,16 @@ def user() -> Finding:
     if (why := why_nameless()) is None:
         return ok("user", f"{user_name(os.getuid())} ({os.getuid()})")
     return fail("user", why, f"{USER_REMEDY}; clients and publishers without Spark need only HOME, or JOBPIPE__HOME")
+
+
+def variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """No variable is one of ours but for its underscores: JOBPIPE_HOME has no effect, JOBPIPE__HOME is meant."""
+    from jobpipe.config.model import KEYS
+
+    meant = {re.sub("_+", "_", about.environment): about.environment for about in KEYS}
+    for name in sorted(environ):
+        if not name.upper().startswith("JOBPIPE__") and (ours := meant.get(re.sub("_+", "_", name.upper()))):
+            yield warn("environment", f"{name} has no effect", f"if you mean {ours}, with two underscores, set that")
 
 
 def java() -> Finding:

@@ -69,6 +69,7 @@ def submit(
     """
     from jobpipe.control.interface import Submission
     from jobpipe.pipelines.checks import schedules_not_fired
+    from jobpipe.pipelines.graph import published_again
     from jobpipe.pipelines.tree import plain
 
     found = load(file, given, overlays)
@@ -76,6 +77,9 @@ def submit(
     submission = Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
     submitted = client.submit(submission, new_checkpoint=new_checkpoint)
     own = (*found.warnings, *schedules_not_fired(found))
+    for job in new_checkpoint:
+        if again := published_again(found, job):
+            click.echo(printable(again), err=True)
     seen = {(each.key, each.what) for each in own}  # the server knows no lines
     for warning in (*own, *(each for each in submitted.warnings if (each.key, each.what) not in seen)):
         click.echo(printable(str(warning)), err=True)

@@ -177,7 +177,7 @@ def _run_jobs(work: Path, config: Config, file: Path, deadline: float, console: 
     if ran.stopped_by is not None:
         raise KeyboardInterrupt
     if ran.failed:
-        job = ran.failed[0]
+        job = min(ran.failed, key=lambda each: each.seconds)  # all began together: the others may have failed of it
         raise _DemoFailedError(f"job {job.name} failed: {job.detail}", job)
     if ran.late:
         job = next((job for job in ran.jobs if job.state is not JobState.FINISHED), ran.jobs[0])

@@ -147,7 +147,7 @@ class PlainBoard:
             shown, known = _Shown(now, _word(job), max(job.attempts, 1), job.detail), self._jobs.get(job.name)
             if known is None or shown.is_due_after(known):
                 self._jobs[job.name] = shown
-                self._print(f"{job.name}: {_state(job, _rows(job))}")
+                self._print(f"job {job.name}: {_state(job, _rows(job))}")
         if now - self._summed >= SUMMARY_SECONDS:
             self._summed = now
             self._print(_summary(topics, jobs, self._totals))
@@ -247,10 +247,10 @@ def _state(job: JobView, more: str = "") -> str:
 
 def _topic_line(view: TopicView) -> str:
     if view.state == "waiting":
-        return f"{view.topic}: not there yet"
+        return f"topic {view.topic}: not there yet"
     if view.state == "away":
-        return f"{view.topic}: does not answer"
-    head = f"{view.topic}: {view.state}, {counted(view.rows, 'row')}, {_rate(view.rows_per_second)}"
+        return f"topic {view.topic}: does not answer"
+    head = f"topic {view.topic}: {view.state}, {counted(view.rows, 'row')}, {_rate(view.rows_per_second)}"
     parts = [f"{head}, waits: {view.waiting}" if view.waiting else head]
     parts += [_behind(line) for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)
@@ -269,11 +269,9 @@ def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView], totals: Mappi
     """Return how all stands: what flows, and which subscriptions lag."""
     running = sum(job.state is JobState.RUNNING and not job.starting for job in jobs)
     parts = [f"{running} of {counted(len(jobs), 'job')} RUNNING"]
-    parts += [
-        f"{view.topic} {counted(view.rows, 'row') if view.topic not in totals else f'{_of_total(view, totals)} rows'}, "
-        f"{_rate(view.rows_per_second)}"
-        for view in topics
-        if view.rows
-    ]
+    for view in topics:
+        if view.rows:
+            rows = f"{_of_total(view, totals)} rows" if view.topic in totals else counted(view.rows, "row")
+            parts.append(f"topic {view.topic} {rows}, {_rate(view.rows_per_second)}")
     parts += [_behind(line) for view in topics for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)

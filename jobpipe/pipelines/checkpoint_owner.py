@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,8 @@ _TUNING = frozenset(
 """Options, in small letters, that say how rows are read or written, and not which: of plug-ins that do not say it."""
 _CLEAR = frozenset(
     {
-        *(
-            "path",
-            "format",
-            "table",
-            "dbtable",
-            "topic",
-            "subscribe",
-            "function",
-            "foreach-batch",
-            "database",
-            "schema",
-        ),
-        *("collection", "catalog", "branch", "kafka.bootstrap.servers"),
+        *("path", "format", "table", "dbtable", "topic", "subscribe", "function", "foreach-batch"),
+        *("database", "schema", "collection", "catalog", "branch", "kafka.bootstrap.servers"),
     }
 )
 """Options whose values are noted as they are; of a plug-in that does not say what identifies it, others as a hash."""
@@ -299,6 +288,13 @@ def _without(parts: Iterable[Part], others: Iterable[Part]) -> list[Part]:
         else:
             left.remove(same)
     return found
+
+
+def is_another_order(parts: Sequence[Part], before: Sequence[Part]) -> bool:
+    """Tell whether these are the parts of before, and another one is at some place."""
+    if len(parts) != len(before) or all(part.is_same(other) for part, other in zip(parts, before, strict=True)):
+        return False
+    return not _without(parts, before)
 
 
 def _some(parts: Iterable[Part]) -> str:

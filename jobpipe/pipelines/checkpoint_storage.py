@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from jobpipe.errors import CheckpointMismatch
 from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner, namespace_of, owner_of
 from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.pipeline import Job
+from jobpipe.store.files import sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class StorageFile(ABC):
-    """One file. Each call raises OSError, or Py4JError, if the file system refuses."""
+    """One file. Each call raises OSError or Py4JError if the file system refuses, SpoolError if it is not durable."""
 
     @abstractmethod
     def write(self, text: str) -> None:
@@ -70,14 +72,32 @@ def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> None
     Raises:
         CheckpointMismatch: it belongs to another job, or was begun with other sources, state or sinks.
     """
-    folder, text = storage_of(storage, spark), owner.text()
-    note = folder.file(NAME)
+
+    def fit(before: str, begun: bool) -> bool:
+        owner.require_fit(before, storage, begun=begun)
+        return bool(owner.sources)  # a run of a BATCH job leaves what a stream noted
+
+    keep_note(storage, NAME, owner.text(), fit, spark)
+
+
+def keep_note(
+    storage: str, name: str, text: str, fit: Callable[[str, bool], bool], spark: SparkSession | None = None
+) -> None:
+    """Write a note next to a checkpoint, unless the one that is there says that it is not this query's.
+
+    Args:
+        fit: gets what is noted, and whether a query has begun. Raises if it does not fit; tells whether to replace it.
+
+    Raises:
+        CheckpointMismatch: the note cannot be read; or what ``fit`` raises.
+    """
+    folder = storage_of(storage, spark)
+    note = folder.file(name)
     if note.create(text):
         return
-    before = _noted(note, storage)
-    if before.strip():
-        owner.require_fit(before, storage, begun=folder.begun)
-    if before != text and (owner.sources or not before.strip()):  # a run of a BATCH job leaves what a stream noted
+    before = _noted(note, f"{storage}/{name}")
+    replaces = fit(before, folder.begun) if before.strip() else True
+    if before != text and replaces:
         note.write(text)
 
 
@@ -93,18 +113,18 @@ def look(storage: str, pipeline: str, job: Job) -> None:
         return
     folder = storage_of(storage, None)
     if NAME in folder.names("."):
-        before = _noted(folder.file(NAME), storage)
+        before = _noted(folder.file(NAME), f"{storage}/{NAME}")
         if before.strip():
             owner = owner_of(namespace_of(before, storage), pipeline, job)
             owner.require_fit(before, storage, begun=folder.begun)
 
 
-def _noted(note: StorageFile, storage: str) -> str:
+def _noted(note: StorageFile, path: str) -> str:
     try:
         return note.read(MOST_BYTES)
     except OSError as error:
-        said = f"{storage}/{NAME} cannot be read: {error.strerror}. It says what the checkpoint belongs to; mend that"
-        raise CheckpointMismatch(said, file=f"{storage}/{NAME}") from error
+        said = f"{path} cannot be read: {error.strerror}. It says what the checkpoint belongs to; mend that"
+        raise CheckpointMismatch(said, file=path) from error
 
 
 class _LocalStorage(Storage):
@@ -133,7 +153,7 @@ class _LocalFile(StorageFile):
             part.unlink(missing_ok=True)
             raise
         for folder in (self._path.parent, self._path.parent.parent):
-            _sync(folder)
+            sync_directory(folder)
 
     def create(self, text: str) -> bool:
         if os.path.lexists(self._path):
@@ -176,14 +196,6 @@ def _put(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 class _HadoopStorage(Storage):

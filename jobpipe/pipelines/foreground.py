@@ -31,7 +31,7 @@ from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
 from jobpipe.pipelines.checks import without_bounds
-from jobpipe.pipelines.graph import Graph, dead_letters_of, graph_of
+from jobpipe.pipelines.graph import Graph, dead_letters_of, graph_of, published_again
 from jobpipe.pipelines.lasting import Rooms
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.pipeline import Pipeline
@@ -203,6 +203,8 @@ def _renew(
         moved = clear_storage(places.storage(pipeline, name), run)
         said = "has no checkpoint" if moved is None else f"begins without its checkpoint, which is in {moved}"
         console.print(f"job {name} {said}", markup=False, highlight=False, soft_wrap=True)
+        if moved is not None and (again := published_again(pipeline, name)):
+            console.print(again, markup=False, highlight=False, soft_wrap=True)
 
 
 def _locked(places: Places, name: str) -> AbstractContextManager[None]:

@@ -95,6 +95,17 @@ def subscribers_of(pipeline: Pipeline, job: Job) -> dict[str, tuple[str, ...]]:
     return {topic.removeprefix(prefix): subscriptions_of(pipeline, topic) for topic in names}
 
 
+def published_again(pipeline: Pipeline, job: str) -> str:
+    """Return, as a sentence, what topics get of a job that begins without its checkpoint; "" if it publishes none."""
+    topics = next(node.publishes for node in graph_of(pipeline).jobs if node.name == job)
+    if not topics:
+        return ""
+    begin = f"topic {topics[0]} keeps its rows, and gets"
+    if len(topics) > 1:
+        begin = f"topics {', '.join(topics)} keep their rows, and get"
+    return f"{begin} those once more that job {job} reads again"
+
+
 def dead_letters_of(pipeline: Pipeline, job: Job) -> str | None:
     """Return the topic of a job's dead letters without the prefix; None if it has none."""
     if job.spec.errors.tolerance == "none":

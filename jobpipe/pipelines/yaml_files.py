@@ -196,6 +196,36 @@ def _code(character: object) -> int:
     return ord(character) if isinstance(character, str) else int(str(character))
 
 
+_PARSER_WORDS = (
+    (
+        "mapping values are not allowed here",
+        "here is a second `key:` on one line, or a `key:` under a line that has a value or no `:`",
+        "write each key on a line of its own, indented as its siblings are; a value with `: ` in it needs quotes",
+    ),
+    (
+        "could not find expected ':'",
+        "a line before this one has neither a `:` nor a `-`, or a quote there is not closed",
+        "write `key: value`; close the quote",
+    ),
+    (
+        "parsing a block mapping expected <block end>",
+        "the indentation of this line is that of no section above it, or a `-` is missing or too much",
+        "indent it as its siblings are",
+    ),
+    (
+        "parsing a block collection expected <block end>",
+        "this line is indented as the `-` of the list above it, and begins with none",
+        "begin it with `-`, or indent it as the section to which it belongs",
+    ),
+    ("expected ',' or ']'", "a `[` is not closed, or a comma is missing", "close it by `]`"),
+    ("expected ',' or '}'", "a `{` is not closed, or a comma is missing", "close it by `}`"),
+    ("scanning a quoted scalar found unexpected", "a quote is not closed", "close it"),
+    ("that cannot start any token", "a value cannot begin with this character", "put the value in quotes"),
+    ("sequence entries are not allowed here", "a list cannot begin here", "begin it on the next line, or write [a, b]"),
+)
+"""What PyYAML says, and what it means here and what to do."""
+
+
 def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     said = " ".join(filter(None, (error.context, error.problem)))
     if "\\t" in said:
@@ -206,6 +236,9 @@ def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
         return "it holds a second document (---)", "one file is one pipeline"
     if error.problem and "undefined alias" in error.problem:
         return error.problem, "define it above by &NAME"
+    for words, what, remedy in _PARSER_WORDS:
+        if words in said:
+            return what, remedy
     return f"it is not YAML: {said}", "check indentation, quotes and brackets there"
 
 

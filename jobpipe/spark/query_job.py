@@ -21,7 +21,7 @@ class QueryJob:
     boundary = "each query ends after the micro-batch it is in"
 
     def __init__(self, query: StreamingQuery) -> None:
-        self.name = query.name or str(query.id)
+        self.name = query.name or f"query {query.id}"
         self._query = query
         self._watch = EndWatch(query)
         self._end: GentleEnd | None = None

@@ -80,7 +80,7 @@ def run(
         late = not (over or failure or signals.first)
         final = final and over and not stopped
         failure = _close(_open_now(jobs, final=final) if sinks is None else sinks, final=final) or failure
-        names = ", ".join(job.name for job in running)
+        names = "the query" if len(jobs) == 1 and not jobs[0].name else ", ".join(job.name for job in running)
         how = _how(failure, signals, running, stopped, late=late)
         _tell(f"{names} {how}, after {time.monotonic() - began:.0f} s")
         if failure or late:

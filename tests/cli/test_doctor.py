@@ -59,6 +59,14 @@ def test_a_sound_machine(examine: Any, settings: dict[str, Any], tmp_path: Path)
     assert not (tmp_path / "home").exists()  # it changes nothing
 
 
+def test_a_variable_that_is_not_ours_but_for_its_underscores() -> None:
+    named = {"JOBPIPE__HOME": "/h", "JOBPIPE__SPOOL__MAX_BYTES": "1g", "JOBPIPE_CONFIG": "/c", "JOBPIPE_MINE": "x"}
+    assert list(doctor_host.variables(named)) == []
+    meant = [found.remedy for found in doctor_host.variables({"JOBPIPE_HOME": "/h", "jobpipe_spool_max_bytes": "1g"})]
+    assert "JOBPIPE__HOME," in meant[0]
+    assert "JOBPIPE__SPOOL__MAX_BYTES," in meant[1]
+
+
 def test_as_text(run: Run, write: Write, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -40,20 +40,19 @@ def test_other_sources_need_a_new_checkpoint(world: World) -> None:
     worker = world.work(1)
     wait(server, JobState.RUNNING)
     checkpoint = begin_checkpoint(world, world.submission())
-    reads_files = job_of(source={"type": "text", "path": "input"})
     with pytest.raises(ControlConflict, match="--new-checkpoint report"):
-        server.submit(world.submission({"report": reads_files}))
+        server.submit(world.submission({"report": READS_FILES}))
     with pytest.raises(PipelineError, match="rapport"):
-        server.submit(world.submission({"report": reads_files}), new_checkpoint=["rapport"])
+        server.submit(world.submission({"report": READS_FILES}), new_checkpoint=["rapport"])
     assert server.pipeline(NAME).version == 1
-    run = server.submit(world.submission({"report": reads_files}), new_checkpoint=["report"]).runs["report"]
+    run = server.submit(world.submission({"report": READS_FILES}), new_checkpoint=["report"]).runs["report"]
     eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
     assert checkpoint.exists()  # while it runs
     worker.end("STOPPED", 0)
     world.attempt(2)
     assert not checkpoint.exists()
     assert (checkpoint.with_name(f"report.before-{run}") / "offsets" / "0").read_text() == "0"
-    server.submit(world.submission({"report": reads_files}))
+    server.submit(world.submission({"report": READS_FILES}))
 
 
 def test_a_new_checkpoint_that_is_not_needed_any_more(world: World) -> None:

@@ -129,7 +129,7 @@ def test_what_is_not_there_yet_is_judged_by_what_is(shop: Path) -> None:
 
 
 def test_where_a_link_lies_counts_too(shop: Path) -> None:
-    """Whoever may exchange the link chooses the folder."""
+    """A user who may exchange the link chooses the folder."""
     (shop / "open").mkdir()
     (shop / "open" / "link").symlink_to(shop / "state")
     storage = f"file:{shop}/open/link/orders"

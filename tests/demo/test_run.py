@@ -10,12 +10,16 @@ import psutil
 import pytest
 from rich.console import Console
 
+from jobpipe.config import Config
 from jobpipe.demo import run, run_demo
 from jobpipe.demo.folder import HOME, marked_processes
 from jobpipe.demo.places import PIPELINE, flights_examples
 from jobpipe.pipelines.board import open_board
+from jobpipe.pipelines.foreground import Ran
 from jobpipe.pipelines.launchers import local
 from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
 from jobpipe_registry.embedded import EmbeddedZooKeeper
 
@@ -73,6 +77,19 @@ def test_a_job_that_fails_is_named_with_the_end_of_its_log(examples: Path, tmp_p
     assert "what went wrong" in shown
     assert str(tmp_path / "work" / HOME / "logs") in shown
     assert_nothing_is_left(tmp_path / "work")
+
+
+def test_of_two_jobs_that_fail_the_first_is_to_blame(
+    examples: Path, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes before it in the file may have failed of it."""
+    views = [
+        JobView(name, JobState.FAILED, 1, 1, seconds, f"{name} failed", 0, 0, tmp_path / f"{name}.log")
+        for name, seconds in (("publish", 9.0), ("delays", 8.0))
+    ]
+    monkeypatch.setattr(run, "run_pipeline", lambda *_, **__: Ran(tuple(views), None, late=False, topics=()))
+    with pytest.raises(Exception, match="job delays failed: delays failed"):
+        run._run_jobs(tmp_path, Config(), examples / PIPELINE, 0.0, console, plain=True)
 
 
 @pytest.mark.slow

@@ -61,19 +61,19 @@ def test_which_board(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_line_for_each_change_of_a_topic(clock: Clock) -> None:
     board = Plain()
-    assert board.show([TopicView("flights")]) == ["   0 s  flights: not there yet"]
+    assert board.show([TopicView("flights")]) == ["   0 s  topic flights: not there yet"]
     clock.now += 30
     assert board.show([TopicView("flights")]) == []
-    line = "  30 s  flights: live, 12,345 rows, 100 rows/s; flights.delays is 2 batches (2,000 rows) behind"
+    line = "  30 s  topic flights: live, 12,345 rows, 100 rows/s; flights.delays is 2 batches (2,000 rows) behind"
     assert board.show([TOPIC]) == [line]
     clock.now += 10
     assert board.show([replace(TOPIC, rows=20_000)]) == []
     assert board.show([replace(TOPIC, rows=1, waiting="[full]", subscriptions=())]) == [
-        "  40 s  flights: live, 1 row, 100 rows/s, waits: [full]"
+        "  40 s  topic flights: live, 1 row, 100 rows/s, waits: [full]"
     ]
-    assert board.show([replace(TOPIC, state="away")]) == ["  40 s  flights: does not answer"]
+    assert board.show([replace(TOPIC, state="away")]) == ["  40 s  topic flights: does not answer"]
     assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == [
-        "  40 s  flights: ended, 12,345 rows, 100 rows/s"
+        "  40 s  topic flights: ended, 12,345 rows, 100 rows/s"
     ]
     assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == []
 
@@ -84,7 +84,8 @@ def test_a_summary_each_minute(clock: Clock) -> None:
     assert len(board.show([TOPIC, idle], [JOB])) == 3
     clock.now += module.SUMMARY_SECONDS
     assert board.show([TOPIC, idle], [JOB]) == [
-        "  60 s  1 of 1 job RUNNING; flights 12,345 rows, 100 rows/s; flights.delays is 2 batches (2,000 rows) behind"
+        "  60 s  1 of 1 job RUNNING; topic flights 12,345 rows, 100 rows/s; "
+        "flights.delays is 2 batches (2,000 rows) behind"
     ]
     clock.now += module.SUMMARY_SECONDS - 1
     assert board.show([TOPIC, idle], [JOB]) == []
@@ -124,35 +125,35 @@ def test_what_names_have_in_common() -> None:
 
 def test_a_job_is_starting_until_its_spark_is_there(clock: Clock) -> None:
     board = Plain()
-    assert board.show(jobs=[replace(JOB, starting=True)]) == ["   0 s  report: STARTING, 12 s"]
-    assert board.show(jobs=[JOB]) == ["   0 s  report: RUNNING, 12 s"]
+    assert board.show(jobs=[replace(JOB, starting=True)]) == ["   0 s  job report: STARTING, 12 s"]
+    assert board.show(jobs=[JOB]) == ["   0 s  job report: RUNNING, 12 s"]
 
 
 def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
     board = Plain()
-    assert board.show(jobs=[JOB]) == ["   0 s  report: RUNNING, 12 s"]
+    assert board.show(jobs=[JOB]) == ["   0 s  job report: RUNNING, 12 s"]
     clock.now += 5
     assert board.show(jobs=[replace(JOB, seconds=17.3)]) == []
     again = replace(JOB, state=JobState.RESTARTING, seconds=18.0, detail="attempt 7: [bold]OSError")
-    assert board.show(jobs=[again]) == ["   5 s  report: RESTARTING, 18 s: attempt 7: [bold]OSError"]
+    assert board.show(jobs=[again]) == ["   5 s  job report: RESTARTING, 18 s: attempt 7: [bold]OSError"]
     assert board.show(jobs=[replace(again, state=JobState.SUBMITTED, attempts=2, detail="")]) == [
-        "   5 s  report: SUBMITTED, 18 s, attempt 2"
+        "   5 s  job report: SUBMITTED, 18 s, attempt 2"
     ]
     ended = replace(again, state=JobState.FINISHED, attempts=2, detail="", rows=1500, rows_per_second=83.4)
-    assert board.show(jobs=[ended]) == ["   5 s  report: FINISHED, 18 s, 1,500 rows read, 83 rows/s, attempt 2"]
+    assert board.show(jobs=[ended]) == ["   5 s  job report: FINISHED, 18 s, 1,500 rows read, 83 rows/s, attempt 2"]
     slow = replace(JOB, name="slow", state=JobState.FINISHED, rows=1, rows_per_second=0.9)
-    assert board.show(jobs=[slow]) == ["   5 s  slow: FINISHED, 12 s, 1 row read, 1 row/s"]
+    assert board.show(jobs=[slow]) == ["   5 s  job slow: FINISHED, 12 s, 1 row read, 1 row/s"]
     flow = replace(JOB, name="flow", state=JobState.FINISHED, batches=1)
-    assert board.show(jobs=[flow]) == ["   5 s  flow: FINISHED, 12 s, 1 batch"]
+    assert board.show(jobs=[flow]) == ["   5 s  job flow: FINISHED, 12 s, 1 batch"]
 
 
 def test_why_a_job_waits_is_said_now_and_then(clock: Clock) -> None:
     board = Plain()
-    assert board.show(jobs=[replace(JOB, detail="a")]) == ["   0 s  report: RUNNING, 12 s: a"]
+    assert board.show(jobs=[replace(JOB, detail="a")]) == ["   0 s  job report: RUNNING, 12 s: a"]
     clock.now += module.LINE_SECONDS - 1
     assert board.show(jobs=[replace(JOB, detail="b")]) == []
     clock.now += 1
-    assert board.show(jobs=[replace(JOB, detail="c")]) == ["  10 s  report: RUNNING, 12 s: c"]
+    assert board.show(jobs=[replace(JOB, detail="c")]) == ["  10 s  job report: RUNNING, 12 s: c"]
     clock.now += 40
     assert board.show(jobs=[replace(JOB, detail="c")]) == []
 

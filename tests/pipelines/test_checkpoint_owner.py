@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from jobpipe.errors import CheckpointMismatch
-from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, owner_of
+from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
 from jobpipe.pipelines.checkpoint_storage import claim
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.pipeline import Job
@@ -334,7 +334,8 @@ def test_a_job_without_a_checkpoint(tmp_path: Path) -> None:
 def test_sources_in_another_order(tmp_path: Path) -> None:
     spark: Any = None  # the folder is on this host
     storage = f"file:{tmp_path}/state/copy"
-    one = QueryShape(spark="4", sources=("csv path /a", "csv path /b"), views=("a", "b"), state=())
+    parts = (files("/a"), files("/b"))
+    one = QueryShape(spark="4", sources=parts, views=("a", "b"), state=())
     other = one.model_copy(update={"sources": one.sources[::-1], "views": one.views[::-1]})
     claim_shape(storage, other, "copy", spark)
     claim_shape(storage, one, "copy", spark)
@@ -344,6 +345,43 @@ def test_sources_in_another_order(tmp_path: Path) -> None:
         claim_shape(storage, other, "copy", spark)
     on_page(caught.value, "CheckpointMismatch: the checkpoint in … does not fit the query")
     claim_shape(storage, other.model_copy(update={"spark": "5"}), "copy", spark)
-    (tmp_path / "state" / "copy" / QUERY).write_text("{}")
-    with pytest.raises(CheckpointMismatch, match="does not say how the query of the checkpoint was"):
-        claim_shape(storage, one, "copy", spark)
+    note = tmp_path / "state" / "copy" / QUERY
+    for damaged in ("{}", "[]", '{"version"'):
+        note.write_text(damaged)
+        with pytest.raises(CheckpointMismatch, match="does not say how the query of the checkpoint was"):
+            claim_shape(storage, one, "copy", spark)
+    note.write_text('{"version": 1, "spark": "4", "sources": ["csv path /b", "csv path /a"], "state": []}')
+    claim_shape(storage, one, "copy", spark)
+    assert QueryShape.model_validate_json(note.read_text()) == one
+
+
+def files(path: str, **more: str) -> Part:
+    """Return a source of CSV files."""
+    return Part(type="csv", which={"path": path, **more})
+
+
+def broker(topic: str, *brokers: str) -> Part:
+    """Return a topic of Kafka as a source."""
+    return Part(type="kafka", which={"subscribe": topic, "kafka.bootstrap.servers": ",".join(brokers)})
+
+
+LONG = "/" + 50 * "folder/"
+ORDERS: dict[str, tuple[tuple[Part, ...], tuple[Part, ...], bool]] = {
+    "the same": ((files("a"), files("b")), (files("a"), files("b")), False),
+    "changed places": ((files("b"), files("a")), (files("a"), files("b")), True),
+    "a broker more": ((broker("x", "a:1", "b:1"), files("b")), (broker("x", "a:1"), files("b")), False),
+    "a broker more, elsewhere": ((files("b"), broker("x", "a:1", "b:1")), (broker("x", "a:1"), files("b")), True),
+    "alike for long": ((files(LONG + "b"), files(LONG + "a")), (files(LONG + "a"), files(LONG + "b")), True),
+    "read by two views": ((files("a"), files("b"), files("a")), (files("a"), files("a"), files("b")), True),
+    "other sources": ((files("b"), files("a")), (files("a"), files("c")), False),  # owner.json tells of these
+    "one less": ((files("b"),), (files("a"), files("b")), False),
+}
+
+
+@pytest.mark.parametrize("case", list(ORDERS))
+def test_which_order_is_another(case: str) -> None:
+    now, before, differs = ORDERS[case]
+    then = QueryShape(spark="4", sources=before, state=())
+    told = QueryShape(spark="4", sources=now, state=()).difference(then)
+    assert told.startswith("Spark knows its sources by their order") is differs
+    assert bool(told) is differs

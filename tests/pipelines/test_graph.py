@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from jobpipe.pipelines.graph import Graph, JobNode, TopicNode, graph_of
+from jobpipe.pipelines.graph import Graph, JobNode, TopicNode, graph_of, published_again
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.render import as_dict, as_dot, as_text
 from jobpipe.pipelines.spec import Mode
@@ -56,6 +56,16 @@ def test_jobs_and_topics(graph: Graph) -> None:
         schedule=None,
     )
     assert graph.cycles == ()
+
+
+def test_what_topics_get_of_a_job_that_begins_again(graph: Graph) -> None:
+    both = (
+        "topics dev.totals, dev.shop.totals.dead-letters keep their rows, and get those once more that job totals reads"
+    )
+    assert published_again(graph.pipeline, "totals") == f"{both} again"
+    one = "topic dev.orders keeps its rows, and gets those once more that job publish reads again"
+    assert published_again(graph.pipeline, "publish") == one
+    assert published_again(graph.pipeline, "audit") == ""
 
 
 def test_as_text(graph: Graph) -> None:

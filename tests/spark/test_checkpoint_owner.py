@@ -212,11 +212,11 @@ def test_joins_and_views(shaped: Callable[..., QueryShape]) -> None:
         return shaped([{"query": query}], "a", "b")
 
     one = joined("a.id = b.id")
-    assert [source.rpartition("/")[0][-1] for source in one.sources] == ["a", "b"]
+    assert [source.which["path"].rpartition("/")[0][-1] for source in one.sources] == ["a", "b"]
     assert one.difference(joined("a.id = b.id")) == ""
     assert "Join" in joined("a.id = b.id AND a.t < b.t").difference(one)
     twice = shaped([{"query": "SELECT * FROM b UNION ALL SELECT * FROM a UNION ALL SELECT * FROM b"}], "a", "b")
-    assert [source.rpartition("/")[0][-1] for source in twice.sources] == ["b", "a"]
+    assert [source.which["path"].rpartition("/")[0][-1] for source in twice.sources] == ["b", "a"]
     told = twice.difference(one.model_copy(update={"state": ()}))
     assert told == "Spark knows its sources by their order, which is now b, then a, and was a, then b"
 

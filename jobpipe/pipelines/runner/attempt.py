@@ -145,7 +145,7 @@ def _held(
     try:
         if not holding.take(REGISTRY_SECONDS, lambda: stop.asked):
             return 0
-        log.info("attempt %d of run %s has the lease", snapshot.attempt, snapshot.run)
+        log.info("run %s has the lease of the job, with fence %d", snapshot.run, snapshot.attempt)
         done = _worked(snapshot, pipeline, job, keys, owner, holding, stop, reporter, replaced, jvm)
         leaving.set()
         done = told_of_checkpoint(done, snapshot.storage, job)

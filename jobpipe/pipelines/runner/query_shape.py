@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.errors import CheckpointMismatch
-from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, part_of, remedy
-from jobpipe.pipelines.checkpoint_storage import storage_of
+from jobpipe.pipelines.checkpoint_owner import Part, is_another_order, part_of, remedy
+from jobpipe.pipelines.checkpoint_storage import keep_note
 from jobpipe.pipelines.pipeline import Job
 
 NAME = "query.json"
-VERSION = 1
+VERSION = 2
 MOST_NODES = 10_000  # of a plan
 _SHOWN = 300  # characters of a stage, in an error
 _STATE = frozenset(
@@ -41,6 +41,7 @@ class QueryShape(BaseModel):
     """What is noted of a query.
 
     Attributes:
+        version: of the note; one of another version is not compared.
         spark: the version of Spark: another one may write plans in another way, and is not compared.
         sources: which they are, in the plan's order; and their views, for messages.
         state: the nodes of the plan that keep state, and the columns with watermarks, in its order.
@@ -51,16 +52,16 @@ class QueryShape(BaseModel):
 
     version: int = VERSION
     spark: str
-    sources: tuple[str, ...]
+    sources: tuple[Part, ...]
     views: tuple[str, ...] = ()
     state: tuple[str, ...]
     output_mode: str = ""
 
     def difference(self, before: QueryShape) -> str:
         """Return, as a phrase, what is another than before; "" if nothing is."""
-        if (before.version, before.spark) != (self.version, self.spark):
+        if before.spark != self.spark:
             return ""
-        if self.sources != before.sources and sorted(self.sources) == sorted(before.sources):
+        if is_another_order(self.sources, before.sources):
             now, then = ", then ".join(self.views), ", then ".join(before.views)
             return f"Spark knows its sources by their order, which is now {now}, and was {then}"
         if self.state != before.state:
@@ -83,16 +84,18 @@ def shape_of(frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame],
         frames: its sources, by their views.
         output_mode: as it is given to Spark.
     """
-    reads = [(_leaf(each), str(part_of(job.sources[view])), view or "") for view, each in frames.items()]
-    sources: dict[str, str] = {}  # in the order in which they are put in: which, and its view
+    reads = [(_leaf(each), part_of(job.sources[view]), view or "") for view, each in frames.items()]
+    sources: list[tuple[Part, str]] = []  # in the order in which Spark counts them: which, and its view
+    counted: list[Any] = []
     state: list[str] = []
     for node, kind in _nodes(frame):
         if not node.isStreaming():
             continue
         if node.children().isEmpty():
-            same = ((name, view) for leaf, name, view in reads if leaf is not None and leaf.sameResult(node))
-            name, view = next(same, (kind, kind))
-            sources.setdefault(name, view)
+            if node not in counted:  # Spark counts a relation that is there twice, once
+                counted.append(node)
+                same = ((part, view) for leaf, part, view in reads if leaf is not None and leaf.sameResult(node))
+                sources.append(next(same, (Part(type=kind, which={}), kind)))
         elif kind == _WATERMARK:
             state.append(f"the watermark of {node.eventTime().name()}")
         elif kind in _STATE or (kind == "Join" and node.left().isStreaming() and node.right().isStreaming()):
@@ -100,8 +103,8 @@ def shape_of(frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame],
     version = frame.sparkSession.version
     return QueryShape(
         spark=version,
-        sources=tuple(sources),
-        views=tuple(sources.values()),
+        sources=tuple(part for part, _ in sources),
+        views=tuple(view for _, view in sources),
         state=tuple(state),
         output_mode=output_mode if state else "",
     )
@@ -131,25 +134,31 @@ def claim_shape(storage: str, shape: QueryShape, job: str, spark: SparkSession) 
     Raises:
         CheckpointMismatch: it was begun with its sources in another order, or with other state.
     """
-    folder = storage_of(storage, spark)
-    note, text = folder.file(NAME), f"{json.dumps(shape.model_dump(), indent=1)}\n"
-    if note.create(text):
-        return
-    said = note.read(MOST_BYTES)
-    if folder.begun and said.strip():
-        try:
-            differs = shape.difference(QueryShape.model_validate_json(said))
-        except ValidationError as error:
-            raise CheckpointMismatch(
-                f"{storage}/{NAME} does not say how the query of the checkpoint was: {error.error_count()} problems; "
-                "if it is this job's, delete the file",
-                file=f"{storage}/{NAME}",
-            ) from error
-        if differs:
+
+    def fit(said: str, begun: bool) -> bool:
+        before = _read(said, f"{storage}/{NAME}") if begun else None
+        if before is not None and (differs := shape.difference(before)):
             raise CheckpointMismatch(
                 f"the checkpoint in {storage} does not fit the query of job {job}: {differs}. Undo that change. "
                 f"{remedy(job, storage)}",
                 file=f"{storage}/{NAME}",
             )
-    if said != text:
-        note.write(text)
+        return True
+
+    keep_note(storage, NAME, f"{json.dumps(shape.model_dump(), indent=1)}\n", fit, spark)
+
+
+def _read(said: str, name: str) -> QueryShape | None:
+    """Return what a note says; None if it is of another version."""
+    try:
+        noted = json.loads(said)
+        if isinstance(noted, dict) and noted.get("version", VERSION) != VERSION:
+            return None
+        return QueryShape.model_validate(noted)
+    except ValueError as error:  # ValidationError is one
+        problems = error.error_count() if isinstance(error, ValidationError) else 1
+        raise CheckpointMismatch(
+            f"{name} does not say how the query of the checkpoint was: {problems} problems; if it is this job's, "
+            "delete the file",
+            file=name,
+        ) from error
