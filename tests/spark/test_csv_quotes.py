@@ -135,6 +135,13 @@ def test_a_function_that_would_name_another_file(spark: SparkSession, tmp_path: 
     require_no_file_functions(source(spark, tmp_path, SCHEMA).selectExpr("input_file_name() AS file"))
 
 
+def test_a_column_with_a_name_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, "1,x\n")
+    with pytest.raises(ConfigError, match="column _jobpipe_row begins with _jobpipe_"):
+        source(spark, tmp_path, "id BIGINT, _jobpipe_row STRING")
+    assert source(spark, tmp_path, "id BIGINT, jobpipe_row STRING").count() == 1
+
+
 def test_an_end_of_a_cut_row_without_quotes_may_pass(spark: SparkSession, tmp_path: Path) -> None:
     """As docs/files.md says: what lies between the lines with the quotes looks like a row."""
     write(tmp_path, '"left\nmiddle\nright"\n')

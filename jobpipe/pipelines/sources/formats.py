@@ -168,8 +168,12 @@ class FormatSource(Source):
         if form is None:
             return None
         columns = read_columns(schema, job.folder)
-        if any(name.startswith("_jobpipe_") for name in columns.names):
-            return None
+        if ours := [name for name in columns.names if name.lower().startswith("_jobpipe_")]:
+            raise ConfigError(
+                f"source csv: column {ours[0]} begins with _jobpipe_, as columns that jobpipe adds; rename it, in the "
+                "files' headers too. With type spark, format csv, Spark alone reads them, and leaves out what it cannot",
+                key="schema",
+            )
         return CsvLines.read(lambda kind: self._load(spark, job, kind, {}, "text"), columns, form, options)
 
     def _given(self, job: JobContext) -> dict[str, str]:
