@@ -168,10 +168,12 @@ class FormatSource(Source):
         if form is None:
             return None
         columns = read_columns(schema, job.folder)
-        if ours := [name for name in columns.names if name.lower().startswith("_jobpipe_")]:
+        ours = next((name for name in columns.names if name.lower().startswith("_jobpipe_")), None)
+        if ours is not None:
             raise ConfigError(
-                f"source csv: column {ours[0]} begins with _jobpipe_, as columns that jobpipe adds; rename it, in the "
-                "files' headers too. With type spark, format csv, Spark alone reads them, and leaves out what it cannot",
+                f"source csv: column {ours} begins with _jobpipe_, as columns that jobpipe adds; rename it, in the "
+                "files' headers too. With type spark, format csv, Spark alone reads them, and leaves out what it cannot "
+                "read",
                 key="schema",
             )
         return CsvLines.read(lambda kind: self._load(spark, job, kind, {}, "text"), columns, form, options)
