@@ -172,8 +172,7 @@ class FormatSource(Source):
         if ours is not None:
             raise ConfigError(
                 f"source csv: column {ours} begins with _jobpipe_, as columns that jobpipe adds; rename it, in the "
-                "files' headers too. With type spark, format csv, Spark alone reads them, and leaves out what it cannot "
-                "read",
+                "files' headers too. With type spark, format csv, Spark reads them, and leaves out what it cannot read",
                 key="schema",
             )
         return CsvLines.read(lambda kind: self._load(spark, job, kind, {}, "text"), columns, form, options)
