@@ -12,6 +12,9 @@ from pyspark.sql import DataFrame
 
 HELD_SECONDS = 600.0  # nothing is held longer, whatever became of the test
 POLL_SECONDS = 0.02
+HELD_BY = "JOBPIPE_TESTS_HELD"
+"""Environment variable of an attempt, a JSON object: ``attempt`` (its number), ``hold`` (the micro-batch to stay in; each
+one after that is held no more), ``release`` (the file whose appearance ends that)."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +36,18 @@ def read_journal(path: Path) -> list[Entry]:
 
 
 class HeldSink:
-    """For ``foreach-batch``.
+    """For ``foreach-batch``. What is of one attempt comes by the environment: its options are those of all attempts.
 
     Args:
         journal: where micro-batches are noted; attempts share it.
-        attempt: which attempt this is.
-        hold: the micro-batch to stay in; each one after that is held no more.
-        release: the file whose appearance ends that.
     """
 
-    def __init__(self, journal: str, attempt: int, hold: int, release: str) -> None:
+    def __init__(self, journal: str) -> None:
+        order = json.loads(os.environ[HELD_BY])
         self._journal = journal
-        self._attempt = attempt
-        self._hold = hold
-        self._release = Path(release)
+        self._attempt = int(order["attempt"])
+        self._hold = int(order["hold"])
+        self._release = Path(order["release"])
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         rows = sorted(row["number"] for row in batch.select("number").collect())

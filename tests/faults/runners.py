@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from jobpipe.pipelines.sessions import members
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.testing.rows import NumberedRows
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from tests.faults.held_sink import Entry, read_journal
+from tests.faults.held_sink import HELD_BY, Entry, read_journal
 from tests.faults.rig import SESSION, SHARED, gone
 from tests.harness.program import MARK, marked
 from tests.harness.zookeeper import ZooKeeper, settings_of
@@ -208,7 +209,7 @@ class Runners:
         held = {
             "type": "python",
             "foreach-batch": "tests.faults.held_sink:HeldSink",
-            "options": {"journal": str(self._journal), "attempt": number, "hold": hold, "release": str(release)},
+            "options": {"journal": str(self._journal)},
         }
         snapshot = self.folder / f"attempt-{number}.json"
         Snapshot(
@@ -223,7 +224,8 @@ class Runners:
             stop_seconds=60.0,
         ).write(snapshot)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environ = {**os.environ, "PYTHONPATH": path, MARK: self._mark}
+        order = json.dumps({"attempt": number, "hold": hold, "release": str(release)})
+        environ = {**os.environ, "PYTHONPATH": path, MARK: self._mark, HELD_BY: order}
         runner = Runner(number, snapshot, self.folder / f"attempt-{number}.log", release, environ)
         self._runners.append(runner)
         return runner

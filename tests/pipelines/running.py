@@ -195,7 +195,7 @@ class Runner:
 
     def states(self, job: str) -> list[str]:
         """Return the states of a job that were printed, in order."""
-        return re.findall(rf"^ *\d+ s  {re.escape(job)}: ([A-Z]+)", self.output, re.MULTILINE)
+        return re.findall(rf"^ *\d+ s  job {re.escape(job)}: ([A-Z]+)", self.output, re.MULTILINE)
 
 
 def _module(process: psutil.Process) -> str:

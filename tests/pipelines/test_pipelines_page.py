@@ -26,7 +26,7 @@ def test_start(tmp_path: Path) -> None:
     done = shell(block("docs/pipelines.md", "start"), tmp_path)
     assert (done.returncode, done.stderr.count("next:")) == (0, 1), done.stderr
     assert "ok: orders/pipeline.yaml: pipeline orders, 3 jobs" in done.stdout
-    assert "publish  csv → MaskField → topic orders" in done.stdout
+    assert "publish  csv → MaskField → topic example.orders" in done.stdout
     assert "MaskField (transform of jobpipe)" in done.stdout
     file = tmp_path / "orders" / "pipeline.yaml"
     file.write_text(file.read_text().replace("parallelism: 2", "paralelism: 2"))
