@@ -13,8 +13,11 @@ from pyspark.sql import DataFrame
 HELD_SECONDS = 600.0  # nothing is held longer, whatever became of the test
 POLL_SECONDS = 0.02
 HELD_BY = "JOBPIPE_TESTS_HELD"
-"""Environment variable of an attempt, a JSON object: ``attempt`` (its number), ``hold`` (the micro-batch to stay in; each
-one after that is held no more), ``release`` (the file whose appearance ends that)."""
+"""Environment variable of an attempt, a JSON object.
+
+``attempt`` is its number, ``hold`` the micro-batch to stay in (each one after that is held no more), ``release`` the file
+whose appearance ends that.
+"""
 
 
 @dataclass(frozen=True)
