@@ -15,8 +15,8 @@ POLL_SECONDS = 0.02
 HELD_BY = "JOBPIPE_TESTS_HELD"
 """Environment variable of an attempt, a JSON object.
 
-``attempt`` is its number, ``hold`` the micro-batch to stay in (each one after that is held no more), ``release`` the file
-whose appearance ends that.
+``attempt`` is its number, ``hold`` the micro-batch to stay in (each one after that is held no more), ``release`` the
+file whose appearance ends that.
 """
 
 
