@@ -50,6 +50,21 @@ class Storage(ABC):
     def names(self, folder: str) -> list[str]:
         """Return the names of what is in a folder in it, but for hidden ones; none if there is no such folder."""
 
+    @abstractmethod
+    def remove_hidden(self, folder: str) -> None:
+        """Remove the hidden files in a folder in it, if there is one."""
+
+    def remove_unfinished(self) -> None:
+        """Remove what a query has left that was killed while it wrote its first offsets.
+
+        Spark writes a file under a hidden name and renames it, and refuses to begin a query that keeps state next to
+        one that it finds there (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY), which no restart would mend.
+        """
+        folders = ("offsets", "commits")
+        if not any(self.names(folder) for folder in folders):
+            for folder in folders:
+                self.remove_hidden(folder)
+
     @property
     def begun(self) -> bool:
         """Whether a query has begun: Spark notes the files of a first micro-batch before its offsets."""
@@ -140,6 +155,10 @@ class _LocalStorage(Storage):
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def remove_hidden(self, folder: str) -> None:
+        for file in (self._path / folder).glob(".*"):
+            file.unlink(missing_ok=True)
+
 
 class _LocalFile(StorageFile):
     def __init__(self, path: Path) -> None:
@@ -207,12 +226,19 @@ class _HadoopStorage(Storage):
         return _HadoopFile(self._spark, f"{self._uri}/{name}")
 
     def names(self, folder: str) -> list[str]:
+        return [name for name in self._all_names(folder) if not name.startswith(".")]
+
+    def remove_hidden(self, folder: str) -> None:
+        for name in self._all_names(folder):
+            if name.startswith("."):
+                self.file(f"{folder}/{name}").delete()
+
+    def _all_names(self, folder: str) -> list[str]:
         jvm: Any = self._spark._jvm
         path = jvm.org.apache.hadoop.fs.Path(f"{self._uri}/{folder}")
         files = path.getFileSystem(self._spark._jsc.hadoopConfiguration())
         found = files.listStatus(path) if files.exists(path) else ()
-        names = (str(status.getPath().getName()) for status in found)
-        return [name for name in names if not name.startswith(".")]
+        return [str(status.getPath().getName()) for status in found]
 
 
 class _HadoopFile(StorageFile):

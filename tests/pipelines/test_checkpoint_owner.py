@@ -12,7 +12,7 @@ import yaml
 
 from jobpipe.errors import CheckpointMismatch
 from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
-from jobpipe.pipelines.checkpoint_storage import claim
+from jobpipe.pipelines.checkpoint_storage import claim, storage_of
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.runner.query_shape import NAME as QUERY
@@ -234,6 +234,20 @@ def test_files_that_spark_has_noted_are_a_beginning(tmp_path: Path) -> None:
     (tmp_path / "state" / "copy" / "sources" / "0").mkdir(parents=True)
     with pytest.raises(CheckpointMismatch, match="among its sources"):
         claim(storage, owner(tmp_path, {**CSV, "path": "in2"}))
+
+
+def test_what_a_first_micro_batch_has_left(tmp_path: Path) -> None:
+    """It was killed while it wrote its offsets. What a query has begun stays as it is."""
+    folder = tmp_path / "copy"
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "offsets" / ".0.tmp").write_text("v")
+    storage = storage_of(f"file:{folder}", None)
+    storage.remove_unfinished()
+    assert list((folder / "offsets").iterdir()) == []
+    for name in ("0", ".1.tmp"):
+        (folder / "offsets" / name).write_text("v")
+    storage.remove_unfinished()
+    assert {file.name for file in (folder / "offsets").iterdir()} == {"0", ".1.tmp"}
 
 
 def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

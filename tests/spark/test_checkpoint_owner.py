@@ -111,6 +111,19 @@ def test_sources_that_change_places(tmp_path: Path, home: Path) -> None:
     assert ids(tmp_path) == [1, 2]
 
 
+def test_a_query_with_state_that_was_killed_while_it_wrote_its_first_offsets(tmp_path: Path, home: Path) -> None:
+    """Spark would refuse to begin it, at each attempt."""
+    source = streams(tmp_path, "a")
+    (tmp_path / "a" / "1.csv").write_text("1\n")
+    offsets = tmp_path / "state" / "copy" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.d5c1.tmp").write_text("v1")
+    file = write_pipeline(tmp_path, ending(source=source, transform=[{"type": "deduplicate", "keys": "id"}]))
+    with Runner(tmp_path, home, file) as runner:
+        assert runner.run() == 0, runner.told
+    assert ids(tmp_path) == [1]
+
+
 @pytest.fixture
 def shaped(spark: SparkSession, tmp_path: Path) -> Callable[..., QueryShape]:
     """Return the shape of a query of one or two streams."""

@@ -140,8 +140,9 @@ class Topic:
         self.ids: list[list[int]] = []
         self._seen: set[tuple[str, int]] = set()
 
-    def publish(self, rows: DataFrame, batch_id: int, *, series: str) -> None:
+    def publish(self, rows: DataFrame, batch_id: int, *, series: str, once: bool = False) -> None:
         """Take them."""
+        assert once  # a run of a BATCH job
         if (series, batch_id) not in self._seen:
             self._seen.add((series, batch_id))
             self.ids.append(sorted(json.loads(row["row"])["id"] for row in rows.collect()))

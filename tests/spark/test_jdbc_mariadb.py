@@ -27,7 +27,7 @@ from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
 from jobpipe.pipelines.sinks import jdbc_rows
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.sinks.jdbc_mysql import MySqlTarget
-from tests.mariadb import PASSWORD, SUPERUSER, MariaDb
+from tests.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
 from tests.registry.secured import Authority
 from tests.spark.tables import MariaDbTables
 
@@ -124,6 +124,7 @@ def test_a_server_without_tls_where_it_must_be(maria: MariaDbTables) -> None:
         maria.opened(url=f"{maria.server.url(maria.database)}?sslMode=REQUIRED")
 
 
+@pytest.mark.skipif(missing() is not None, reason=f"a test with a real MariaDB needs {missing()}")
 def test_tls(tmp_path: Path) -> None:
     """A server that has it: it is used unless it is disabled, and the certificate is checked if that is asked for."""
     ours = Authority(tmp_path / "ours")

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jobpipe.pipelines.checkpoint_storage import storage_of
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
 from jobpipe.pipelines.graph import subscriptions_of
@@ -133,6 +134,7 @@ class QueryWork:
             frame = self._opened(frames, sinks, dead)
         shape = shape_of(frame, self._job, frames, self._context.output_mode or "append")
         claim_shape(self._context.storage, shape, self._job.name, self._spark)
+        storage_of(self._context.storage, self._spark).remove_unfinished()
         write = self._writer(sinks, dead)
         if dead is None and len(sinks) == 1:
             whole = type(sinks[0]).start is not Sink.start
