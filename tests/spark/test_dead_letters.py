@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from jobpipe.errors import TooManyDeadLetters
-from jobpipe.pipelines import dead_letters, letter_notes
+from jobpipe.pipelines import checkpoint_storage, dead_letters
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.dead_letters import DeadLetters
 from jobpipe.pipelines.letter_notes import LetterNotes
@@ -257,7 +257,7 @@ def test_rows_that_were_lost_with_an_executor(attempts: Attempts, monkeypatch: p
 
 def test_notes_in_another_file_system(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on HDFS or an object store, by Hadoop's classes."""
-    monkeypatch.setattr(letter_notes, "local_folder", lambda storage: None)
+    monkeypatch.setattr(checkpoint_storage, "local_folder", lambda storage: None)
     for storage in (tmp_path.as_uri(), str(tmp_path)):
         notes = LetterNotes(spark, storage)
         assert notes.of("5") is None
