@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,17 +15,23 @@ import click
 from jobpipe.cli.context import Settings, pass_settings
 from jobpipe.cli.output import emit_table, seconds
 from jobpipe.errors import WaitTimeout
+from jobpipe.plural import counted
 
 if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import JobStatus, PipelineStatus
+    from jobpipe.control.interface import IntervalView, JobStatus, PipelineStatus, ScheduleView
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 POLL_SECONDS = 0.2
 JOB_KEYS = (
     "pipeline, name, kind, state, want, known_at, since, detail, run, attempt, scheduled, batches, rows, reads, "
-    "publishes"
+    "publishes, schedule"
+)
+INTERVAL_KEYS = "pipeline, job, lower, upper, state, since, run"
+SCHEDULE_KEYS = (
+    "pipeline, job, rule, paused, active, accepted, next_due, waiting, running, failed, last, problem (last: "
+    f"{INTERVAL_KEYS})"
 )
 RUN_KEYS = (
     "id, pipeline, job, state, began, ended, detail, lower, upper, attempts (number, state, began, ended, launched, "
@@ -145,6 +152,40 @@ def view_of(value: object) -> Any:
     )
 
 
+def _detail(job: JobStatus) -> str:
+    if job.schedule is None:
+        return job.detail
+    return "; ".join(filter(None, (job.detail, schedule_words(job.schedule))))
+
+
+def schedule_words(view: ScheduleView) -> str:
+    """Return on one line how a schedule stands: its next run, the last interval, what waits for a person."""
+    parts = []
+    if view.problem:
+        parts.append(f"its schedule cannot go on: {view.problem}")
+    elif view.paused:
+        parts.append("its schedule is paused")
+    elif view.active and view.next_due is not None:
+        parts.append(f"next run due {local_time(view.next_due)}")
+    elif view.active:
+        parts.append("no more intervals")
+    if view.last is not None:
+        parts.append(f"last interval {interval_words(view.last)} {view.last.state}")
+    if view.failed:
+        parts.append(f"{counted(view.failed, 'interval')} FAILED: retry or skip the run (`jobpipe run`)")
+    return "; ".join(parts)
+
+
+def interval_words(view: IntervalView) -> str:
+    """Return an interval as ``[from, to)``."""
+    return f"[{view.lower}, {view.upper})"
+
+
+def local_time(at: float) -> str:
+    """Return a time of day of this host, with its zone."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
+
+
 def emit_statuses(statuses: Sequence[PipelineStatus], ref: JobRef | None = None) -> None:
     """Print a line for each job."""
     now = time.time()
@@ -158,7 +199,7 @@ def emit_statuses(statuses: Sequence[PipelineStatus], ref: JobRef | None = None)
             job.attempt or None,
             job.batches,
             job.rows,
-            job.detail,
+            _detail(job),
         )
         for status in statuses
         for job in (status.jobs if ref is None else ref.of(status))

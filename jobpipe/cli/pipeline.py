@@ -61,11 +61,11 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
 
 def _warnings(found: Pipeline) -> list[Problem]:
     """Return what is probably wrong, and what a run does not do."""
-    from jobpipe.pipelines.checks import left_out_by_run, schedules_not_fired
+    from jobpipe.pipelines.checks import left_out_by_run
     from jobpipe.pipelines.likely import inputs_not_here, modules_of_others, types_of_no_column
 
     here = (*modules_of_others(found), *inputs_not_here(found), *types_of_no_column(found))
-    return [*found.warnings, *schedules_not_fired(found), *left_out_by_run(found), *here]
+    return [*found.warnings, *left_out_by_run(found), *here]
 
 
 @pipeline.command()
@@ -104,6 +104,8 @@ def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], impor
         click.echo(printable(str(warning)), err=True)
     jobs = len(found.jobs)
     click.echo(f"ok: {printable(file)}: pipeline {found.name}, {jobs} job{'s' * (jobs != 1)}")
+    if any(job.spec.schedule is not None for job in found.jobs.values()):
+        click.echo(f"its schedules are run by the control server: jobpipe pipeline submit {printable(file)}")
     return Exit.OK
 
 
@@ -175,12 +177,13 @@ def run(
     from jobpipe.control.runs_here import require_no_run_of_server
     from jobpipe.pipelines.board import BoardConsole
     from jobpipe.pipelines.bounds import bounds_of
+    from jobpipe.pipelines.checks import schedules_not_fired
     from jobpipe.pipelines.foreground import last_lines, run_pipeline
     from jobpipe.pipelines.states import JobState
 
     found = load(file, given, overlays)
     bounds = bounds_of(found, only, lower, upper)
-    for warning in _warnings(found):
+    for warning in (*_warnings(found), *(schedules_not_fired(found) if not only else ())):
         click.echo(printable(str(warning)), err=True)
     require_no_run_of_server(settings.config.home, found.name)
     console = BoardConsole(stderr=True)

@@ -10,27 +10,29 @@ import click
 
 from jobpipe.cli.context import json_option
 from jobpipe.cli.control import (
+    INTERVAL_KEYS,
     RUN_KEYS,
     JobRef,
     JobRefType,
+    interval_words,
     pass_client,
     view_of,
     wait_option,
     wait_until,
 )
 from jobpipe.cli.exits import Exit
-from jobpipe.cli.output import emit_json, emit_pairs, emit_table, seconds
+from jobpipe.cli.output import emit_json, emit_pairs, emit_table, printable, seconds
 
 if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import RunView
+    from jobpipe.control.interface import IntervalView, RunView
 
 _KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
 
 
 @click.group()
 def run() -> None:
-    """List, show and cancel runs of jobs; each run may have several attempts."""
+    """List, show, cancel, retry and skip runs of jobs; each run may have several attempts."""
 
 
 @run.command("list", epilog=_KEYS)
@@ -91,6 +93,35 @@ def cancel(client: ControlClient, id_: str, wait: bool, timeout: float, as_json:
         found = wait_until(ended, timeout, f"run {id_} has not ended")
     _emit(found, as_json)
     return Exit.UNHEALTHY if wait and found.state is JobState.LOST else Exit.OK
+
+
+@run.command(epilog=f"\b\nJSON keys: {INTERVAL_KEYS}.")
+@click.argument("id_", metavar="ID")
+@click.option("--force", is_flag=True, help="Also a run that has succeeded; topics then get its rows once more.")
+@pass_client
+@json_option
+def retry(client: ControlClient, id_: str, force: bool, as_json: bool) -> None:
+    """Run the interval of run ID again, which has failed or was canceled or skipped.
+
+    The run keeps its ID, so sinks that have written some of its rows write them only once.
+    """
+    _emit_interval(client.retry(id_, force=force), as_json)
+
+
+@run.command(epilog=f"\b\nJSON keys: {INTERVAL_KEYS}.")
+@click.argument("id_", metavar="ID")
+@pass_client
+@json_option
+def skip(client: ControlClient, id_: str, as_json: bool) -> None:
+    """Abandon the interval of run ID, which has failed. Its rows are not read, and later intervals no longer wait."""
+    _emit_interval(client.skip(id_), as_json)
+
+
+def _emit_interval(found: IntervalView, as_json: bool) -> None:
+    if as_json:
+        emit_json(view_of(found))
+    else:
+        click.echo(printable(f"interval {interval_words(found)} of {found.pipeline}/{found.job}: {found.state}"))
 
 
 def _emit(found: RunView, as_json: bool) -> None:

@@ -8,12 +8,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobpipe.cli.context import json_option
+from jobpipe.cli.control import (
+    INTERVAL_KEYS,
+    SCHEDULE_KEYS,
+    JobRef,
+    JobRefType,
+    interval_words,
+    local_time,
+    pass_client,
+    schedule_words,
+    view_of,
+)
 from jobpipe.cli.output import emit_json, emit_table, printable, seconds
 from jobpipe.cli.pipeline import load, of_file
 from jobpipe.errors import ConfigError
+from jobpipe.plural import counted
 
 if TYPE_CHECKING:
-    from jobpipe.control.schedules_rule import Rule
+    from jobpipe.control.client import ControlClient
+    from jobpipe.control.interface import ScheduleView
+    from jobpipe.control.schedules.rule import Rule
     from jobpipe.pipelines.pipeline import Pipeline
     from jobpipe.pipelines.spec import ScheduleSpec
 
@@ -22,7 +36,121 @@ _YEARS = (1970, 2999)
 
 @click.group()
 def schedule() -> None:
-    """Preview the schedules of the jobs of pipelines."""
+    """Preview, list, pause, resume and backfill schedules of jobs.
+
+    The control server makes their runs: submit the pipeline first.
+    """
+
+
+@schedule.command("list", epilog=f"\b\nJSON keys of each: {SCHEDULE_KEYS}.")
+@click.argument("name", required=False)
+@pass_client
+@json_option
+def list_all(client: ControlClient, name: str | None, as_json: bool) -> None:
+    """List the schedules of pipeline NAME, or of all pipelines."""
+    found = client.schedules(name)
+    if as_json:
+        emit_json(view_of(found))
+        return
+    columns = (
+        "PIPELINE",
+        "JOB",
+        "RULE",
+        "STATE",
+        "NEXT DUE",
+        "WAITING",
+        "RUNNING",
+        "FAILED",
+        "LAST INTERVAL",
+        "PROBLEM",
+    )
+    emit_table(columns, map(_row, found), right=("WAITING", "RUNNING", "FAILED"))
+
+
+def _row(each: ScheduleView) -> tuple[object, ...]:
+    state = "PAUSED" if each.paused else "ACTIVE" if each.active else "STOPPED"
+    due = None if each.next_due is None else local_time(each.next_due)
+    last = None if each.last is None else f"{interval_words(each.last)} {each.last.state}"
+    counts = (each.waiting, each.running, each.failed)
+    return each.pipeline, each.job, each.rule, state, due, *counts, last, each.problem
+
+
+@schedule.command(epilog=f"\b\nJSON keys of each: {INTERVAL_KEYS}.")
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of intervals.")
+@pass_client
+@json_option
+def intervals(client: ControlClient, ref: JobRef, limit: int, as_json: bool) -> None:
+    """List the intervals of the schedule of NAME/JOB, with their runs. The newest come first.
+
+    WAITING: its run is to begin. FAILED: retry or skip its run. LEFT_OUT: it was missed, and `catchup` runs it not.
+    """
+    found = client.intervals(ref.pipeline, str(ref.job), limit=limit)
+    if as_json:
+        emit_json(view_of(found))
+        return
+    rows = [(each.lower, each.upper, each.state, local_time(each.since), each.run) for each in found]
+    emit_table(("FROM", "TO", "STATE", "SINCE", "RUN"), rows)
+
+
+@schedule.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@pass_client
+@json_option
+def pause(client: ControlClient, ref: JobRef, as_json: bool) -> None:
+    """Make no more runs of NAME/JOB. A run that is under way goes on."""
+    _emit(client.pause(ref.pipeline, str(ref.job)), as_json)
+
+
+@schedule.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@pass_client
+@json_option
+def resume(client: ControlClient, ref: JobRef, as_json: bool) -> None:
+    """Make runs of NAME/JOB again. What was missed meanwhile follows `catchup`."""
+    _emit(client.pause(ref.pipeline, str(ref.job), paused=False), as_json)
+
+
+def _emit(found: ScheduleView, as_json: bool) -> None:
+    if as_json:
+        emit_json(view_of(found))
+    else:
+        click.echo(printable(f"{found.pipeline}/{found.job}: {schedule_words(found) or 'its job is stopped'}"))
+
+
+@schedule.command(epilog="\b\nJSON keys, in numbers of intervals: added, repeated, done, under_way, ahead.")
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@click.option("--from", "begin", metavar="TIME", required=True, help="Where the range begins, in ISO 8601 with a zone.")
+@click.option("--to", "end", metavar="TIME", required=True, help="Where it ends, in ISO 8601 with a zone.")
+@click.option("--force", is_flag=True, help="Also intervals that have succeeded; topics then get their rows once more.")
+@pass_client
+@json_option
+def backfill(client: ControlClient, ref: JobRef, begin: str, end: str, force: bool, as_json: bool) -> None:
+    """Run all whole intervals of a range that have not succeeded: those that failed, were skipped or left out.
+
+    Also intervals from before the schedule was made, if the topic still has their rows.
+    """
+    lower, upper = _with_zone(begin, "--from"), _with_zone(end, "--to")
+    done = client.backfill(ref.pipeline, str(ref.job), lower, upper, force=force)
+    if as_json:
+        emit_json(view_of(done))
+        return
+    said = [f"{counted(done.added + done.repeated, 'interval')} will run"]
+    said += [f"{done.done} succeeded before"] if done.done else []
+    said += [f"{done.under_way} under way already"] if done.under_way else []
+    said += [f"{done.ahead} still to come by the schedule"] if done.ahead else []
+    click.echo(", ".join(said))
+
+
+def _with_zone(text: str, option: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            raise ValueError
+        return found.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        what = f"{text!r:.120} is not a time in ISO 8601 with a zone, as 2026-11-21T00:00:00Z"
+        raise click.BadParameter(what, param_hint=option) from error
 
 
 @schedule.command()
@@ -48,13 +176,10 @@ def preview(
 
     JSON keys of each: lower, upper, due (UTC), local_lower, local_upper, local_due, seconds (from lower to upper).
     """
-    from jobpipe.control.schedules_rule import Rule
-    from jobpipe.pipelines.checks import schedules_not_fired
+    from jobpipe.control.schedules.rule import Rule
 
     found = load(file, given, overlays)
     rule = Rule.of(_schedule_of(found, job))
-    for warning in schedules_not_fired(found):
-        click.echo(printable(str(warning)), err=True)
     rows = list(_rows(rule, _moment(begin, rule), count))
     if as_json:
         emit_json(rows)

@@ -68,7 +68,6 @@ def submit(
     remedy, severity).
     """
     from jobpipe.control.interface import Submission
-    from jobpipe.pipelines.checks import schedules_not_fired
     from jobpipe.pipelines.graph import published_again
     from jobpipe.pipelines.tree import plain
 
@@ -76,7 +75,7 @@ def submit(
     client = client_of(settings, url, token_file, start=True)
     submission = Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
     submitted = client.submit(submission, new_checkpoint=new_checkpoint)
-    own = (*found.warnings, *schedules_not_fired(found))
+    own = found.warnings
     for job in new_checkpoint:
         if again := published_again(found, job):
             click.echo(printable(again), err=True)

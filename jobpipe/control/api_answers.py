@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 import jobpipe
 from jobpipe.config.names import by_loose_name
 from jobpipe.control.api_models import (
+    BackfillBody,
     BrokenPipeline,
     Expanded,
     GraphJob,
@@ -25,7 +26,17 @@ from jobpipe.control.api_models import (
     ValidateBody,
     ValidatedView,
 )
-from jobpipe.control.interface import Control, JobStatus, PipelineStatus, RunView, Submission, Submitted
+from jobpipe.control.interface import (
+    BackfillView,
+    Control,
+    IntervalView,
+    JobStatus,
+    PipelineStatus,
+    RunView,
+    ScheduleView,
+    Submission,
+    Submitted,
+)
 from jobpipe.control.rights import Right
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
@@ -185,6 +196,39 @@ class Answers:
     def cancel(self, call: Call) -> RunView:
         """Stop a run; idempotent."""
         return self._control.cancel(call.name("run"))
+
+    def schedules(self, call: Call) -> tuple[ScheduleView, ...]:
+        """List schedules, of one pipeline or of all."""
+        return self._control.schedules(call.text("pipeline"))
+
+    def schedule(self, call: Call) -> ScheduleView:
+        """Show the schedule of a job."""
+        return self._control.schedule(call.name("pipeline"), call.name("job"))
+
+    def intervals(self, call: Call) -> tuple[IntervalView, ...]:
+        """List the intervals of a job's schedule, the newest first."""
+        return self._control.intervals(call.name("pipeline"), call.name("job"), limit=call.whole("limit"))
+
+    def pause(self, call: Call) -> ScheduleView:
+        """Make no more runs of a schedule; idempotent."""
+        return self._control.pause(call.name("pipeline"), call.name("job"))
+
+    def unpause(self, call: Call) -> ScheduleView:
+        """Make runs of a schedule again; what was missed follows its catchup. Idempotent."""
+        return self._control.pause(call.name("pipeline"), call.name("job"), paused=False)
+
+    def backfill(self, call: Call) -> BackfillView:
+        """Let all whole intervals of a range run that have not succeeded."""
+        body = call.of(BackfillBody)
+        return self._control.backfill(call.name("pipeline"), call.name("job"), body.lower, body.upper, force=body.force)
+
+    def skip(self, call: Call) -> IntervalView:
+        """Abandon the interval of a run that has failed."""
+        return self._control.skip(call.name("run"))
+
+    def retry(self, call: Call) -> IntervalView:
+        """Let the interval of a run be run again; with force also one that has succeeded."""
+        return self._control.retry(call.name("run"), force=call.flag("force"))
 
     def graph(self, call: Call) -> GraphView:
         """Show which job of which pipeline publishes and reads which topic."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from jobpipe.control.interface import PipelineStatus, Submission
 from jobpipe.pipelines.installed import PlugInKind
@@ -63,6 +63,14 @@ def submission_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()
     """Return the body that submits a pipeline."""
     named = {"file": submission.file, "folder": submission.folder, "tree": dict(submission.tree)}
     return SubmissionBody.model_validate({**named, "new-checkpoint": new_checkpoint})
+
+
+class BackfillBody(_Body):
+    """The range of a backfill."""
+
+    lower: AwareDatetime = Field(alias="from", description="Where it begins, in ISO 8601 with a zone.")
+    upper: AwareDatetime = Field(alias="to", description="Where it ends, in ISO 8601 with a zone; not part of it.")
+    force: bool = Field(default=False, description="Also intervals that have succeeded, or are not known any more.")
 
 
 class ValidateBody(_Body):

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from jobpipe.control.api_answers import OPENAPI, Answers, Call
 from jobpipe.control.api_models import (
+    BackfillBody,
     Expanded,
     GraphView,
     HealthView,
@@ -20,7 +21,16 @@ from jobpipe.control.api_models import (
     ValidateBody,
     ValidatedView,
 )
-from jobpipe.control.interface import JobStatus, PipelineStatus, RunView, Submission, Submitted
+from jobpipe.control.interface import (
+    BackfillView,
+    IntervalView,
+    JobStatus,
+    PipelineStatus,
+    RunView,
+    ScheduleView,
+    Submission,
+    Submitted,
+)
 from jobpipe.control.rights import Right
 
 Answer = Callable[[Answers, Call], Any]
@@ -104,6 +114,8 @@ EVENTS = Route(
 )
 DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This document.")
 
+_SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
+
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/", "index", Answers.index, IndexView),
     Route("GET", "/health", "health", Answers.health, HealthView, right=None),
@@ -164,6 +176,39 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/runs/{run}", "show-run", Answers.run, RunView),
     Route("POST", "/runs/{run}/cancel", "cancel-run", Answers.cancel, RunView, 202, Right.OPERATE),
+    Route("POST", "/runs/{run}/skip", "skip-run", Answers.skip, IntervalView, 202, Right.OPERATE),
+    Route(
+        "POST",
+        "/runs/{run}/retry",
+        "retry-run",
+        Answers.retry,
+        IntervalView,
+        202,
+        Right.OPERATE,
+        query=(Query("force", QueryKind.FLAG, "Also a run that has succeeded.", False),),
+    ),
+    Route(
+        "GET",
+        "/schedules",
+        "list-schedules",
+        Answers.schedules,
+        tuple[ScheduleView, ...],
+        query=(Query("pipeline", QueryKind.TEXT, "Only of this pipeline."),),
+    ),
+    Route("GET", f"{_SCHEDULE}", "show-schedule", Answers.schedule, ScheduleView),
+    Route(
+        "GET",
+        f"{_SCHEDULE}/intervals",
+        "list-intervals",
+        Answers.intervals,
+        tuple[IntervalView, ...],
+        query=(Query("limit", QueryKind.WHOLE, "Maximum number.", 100, 1, 1000),),
+    ),
+    Route("PUT", f"{_SCHEDULE}/pause", "pause-schedule", Answers.pause, ScheduleView, 202, Right.OPERATE),
+    Route("PUT", f"{_SCHEDULE}/resume", "resume-schedule", Answers.unpause, ScheduleView, 202, Right.OPERATE),
+    Route(
+        "POST", f"{_SCHEDULE}/backfill", "backfill", Answers.backfill, BackfillView, 202, Right.OPERATE, BackfillBody
+    ),
     Route("GET", "/graph", "graph", Answers.graph, GraphView),
     EVENTS,
     Route(

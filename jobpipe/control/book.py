@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jobpipe.control.interface import Want
 from jobpipe.control.records import AttemptRow, JobRow, RunRow
+from jobpipe.control.schedules.interval_store import IntervalStore
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable
@@ -159,9 +160,12 @@ class JobBook:
         """Store that a run has ended for good."""
         now = self._tools.clock()
         with self._tools.store.write():
-            self._tools.store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
+            store = self._tools.store
+            store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
+            IntervalStore(store).run_ended(store.run(run.id) or run, state, store.job(*self._key), now)
             self.event(run, state, detail)
         self._changed()
+        self._tools.run_ended(self._key)
 
     def event(self, run: RunRow, state: JobState, detail: str) -> None:
         """Add an event."""

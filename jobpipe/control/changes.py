@@ -12,9 +12,9 @@ from types import MappingProxyType
 from jobpipe.control.interface import Submission, Submitted, Want
 from jobpipe.control.loaded import digest_of, subscriptions_by_job
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
+from jobpipe.control.schedules.interval_store import IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
-from jobpipe.pipelines.checks import schedules_not_fired
 from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
@@ -139,7 +139,7 @@ class PipelineChanges:
             runs=runs,
             unchanged=tuple(unchanged),
             removed=tuple(job.name for job in removed),
-            warnings=(*pipeline.warnings, *schedules_not_fired(pipeline)),
+            warnings=tuple(pipeline.warnings),
         )
 
     def stop(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
@@ -184,10 +184,17 @@ class PipelineChanges:
                     raise _lost(each)
                 if run is not None and lost:
                     self._store.change_run(run.id, forced=True)
+                if each.scheduled and not lost:
+                    raise ControlConflict(
+                        f"the runs of job {pipeline}.{each.name} are made by its schedule: `jobpipe run list "
+                        f"{pipeline}/{each.name}` shows them, and `jobpipe run retry RUN` repeats one",
+                        pipeline=pipeline,
+                        job=each.name,
+                    )
                 wanted = replace(each, want=Want.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
-                if each.following is None:
+                if each.following is None and not each.scheduled:
                     self._begin(wanted, now)
             self._want(pipeline, job, Want.RUN)
         return changed
@@ -200,6 +207,7 @@ class PipelineChanges:
             if row.is_over or job is None:
                 return None
             if job.following == run:
+                self._store.change_run(run, stop=True)
                 self._store.put_job(replace(job, following=None))
                 self._drop_following(job, now)
             else:
@@ -276,6 +284,11 @@ class PipelineChanges:
         if stored.following is not None:
             return stored.following
         run = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        self._add_run(job, run, now, lower, upper)
+        self._store.put_job(replace(stored, following=run))
+        return run
+
+    def _add_run(self, job: JobRow, run: str, now: float, lower: str | None, upper: str | None) -> None:
         self._store.add_run(
             RunRow(
                 id=run,
@@ -288,8 +301,26 @@ class PipelineChanges:
                 upper=upper,
             )
         )
-        self._store.put_job(replace(stored, following=run))
-        return run
+
+    def begin_run(self, job: JobRow, now: float, lower: str | None, upper: str | None, again: str | None) -> str:
+        """Let a run of a schedule begin; return its id.
+
+        Args:
+            again: the run that is made once more, under its id, so that sinks that have its rows know them; None: a new
+                one.
+        """
+        known = self._store.run(again)
+        if again is None:
+            return self._begin(job, now, lower, upper)
+        if known is None:
+            self._add_run(job, again, now, lower, upper)
+        else:
+            fresh = {"began": now, "since": now, "ended": None, "detail": "", "stop": False, "forced": False}
+            fresh |= {"failures": 0, "next_at": 0.0, "delay": 0.0, "before": known.attempts}
+            self._store.change_run(again, state=JobState.SUBMITTED, **fresh)
+        present = None if job.run == again else job.run  # one that follows itself would be told to end
+        self._store.put_job(replace(job, run=present, following=again))
+        return again
 
     def _drop_following(self, job: JobRow, now: float) -> None:
         """End the run that was to begin."""
@@ -298,6 +329,9 @@ class PipelineChanges:
             if stored is not None and stored.following is not None:
                 self._store.put_job(replace(stored, following=None))
             self._store.change_run(job.following, state=JobState.STOPPED, since=now, ended=now)
+            run = self._store.run(job.following)
+            if run is not None:
+                IntervalStore(self._store).run_ended(run, JobState.STOPPED, stored, now)
 
 
 def _is_of(submission: Submission, stored: DefinitionRow | None) -> bool:

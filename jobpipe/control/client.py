@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,10 +17,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from jobpipe.config import Config
 from jobpipe.control.api_models import Expanded, GraphView, IndexView, LogView, ValidatedView, submission_body
 from jobpipe.control.interface import (
+    BackfillView,
     Event,
+    IntervalView,
     JobStatus,
     PipelineStatus,
     RunView,
+    ScheduleView,
     Submission,
     Submitted,
 )
@@ -165,6 +169,40 @@ class ControlClient:
     def cancel(self, run: str) -> RunView:
         """Stop one run."""
         return self._ask("POST", f"/runs/{quote(run, safe='')}/cancel", RunView)
+
+    def skip(self, run: str) -> IntervalView:
+        """Abandon the interval of a run that has failed."""
+        return self._ask("POST", f"/runs/{quote(run, safe='')}/skip", IntervalView)
+
+    def retry(self, run: str, *, force: bool = False) -> IntervalView:
+        """Let the interval of a run be run again."""
+        query = {"force": "true"} if force else {}
+        return self._ask("POST", f"/runs/{quote(run, safe='')}/retry", IntervalView, query=query)
+
+    def schedules(self, pipeline: str | None = None) -> tuple[ScheduleView, ...]:
+        """Return the schedules of a pipeline, or all."""
+        query = {} if pipeline is None else {"pipeline": pipeline}
+        return self._ask("GET", "/schedules", tuple[ScheduleView, ...], query=query)
+
+    def schedule(self, pipeline: str, job: str) -> ScheduleView:
+        """Return the schedule of a job."""
+        return self._ask("GET", _path(pipeline, job, "schedule"), ScheduleView)
+
+    def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
+        """Return intervals of a schedule, the newest first."""
+        path = _path(pipeline, job, "schedule/intervals")
+        return self._ask("GET", path, tuple[IntervalView, ...], query={"limit": str(limit)})
+
+    def pause(self, pipeline: str, job: str, *, paused: bool = True) -> ScheduleView:
+        """Make no more runs of a schedule, or go on."""
+        return self._ask("PUT", _path(pipeline, job, f"schedule/{'pause' if paused else 'resume'}"), ScheduleView)
+
+    def backfill(
+        self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
+    ) -> BackfillView:
+        """Let all whole intervals of a range run that have not succeeded."""
+        body = {"from": lower.isoformat(), "to": upper.isoformat(), "force": force}
+        return self._ask("POST", _path(pipeline, job, "schedule/backfill"), BackfillView, body=body)
 
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
         """Return the end of a job's log."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -17,13 +18,28 @@ from jobpipe.control.alerts import TOLD
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.chores import Chores
-from jobpipe.control.interface import Control, Event, PipelineStatus, RunView, Submission, Submitted
+from jobpipe.control.interface import (
+    BackfillView,
+    Control,
+    Event,
+    IntervalView,
+    PipelineStatus,
+    RunView,
+    ScheduleView,
+    Submission,
+    Submitted,
+)
 from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines, unfit_checkpoints
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
+from jobpipe.control.schedules.engines import open_engine
+from jobpipe.control.schedules.hold_keeper import HoldKeeper
+from jobpipe.control.schedules.rule import Interval, Rule
+from jobpipe.control.schedules.schedule_views import ScheduleViews, backfill_view
+from jobpipe.control.schedules.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.shared_storage import shared_storage
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
@@ -117,13 +133,19 @@ class ControlServer(Control):
                 lost_seconds=self._lost_seconds,
                 clock=self._clock,
                 chores_added=self._chores.look,
+                run_ended=lambda key: self._run_ended(key),
             )
             self._loaded = tools.loaded
             self._changes = PipelineChanges(self._store)
             self._supervisor = Supervisor(tools)
-            self._views = Views(self._store, self._supervisor, self._config.home, self._clock)
+            self._scheduler = self._make_scheduler(tools, admin)
+            schedules = self._schedules = ScheduleViews(self._store, tools.loaded, self._scheduler)
+            self._views = Views(self._store, self._supervisor, self._config.home, self._clock, schedules.of_job)
+            self._holds = HoldKeeper(self._store, admin, schedules.needed)
             stack.callback(self._supervisor.close)
             stack.callback(self._chores.close)
+            stack.callback(self._holds.close)
+            stack.callback(self._scheduler.close)
             jobs_watched = WatchedJobs(self._store)
             room = RoomWatch(
                 admin, jobs_watched.watched, self._supervisor.block, jobs_watched.tell, jobs_watched.lagging()
@@ -133,8 +155,26 @@ class ControlServer(Control):
             stack.enter_context(ServingOn(self._config, admin, bounded.topics, bounded.is_active))
             self._supervisor.start()
             self._chores.start()
+            self._holds.start()
+            self._scheduler.start()
             room.start()
             self._stack = stack.pop_all()
+
+    def _make_scheduler(self, tools: Tools, admin: Admin) -> Scheduler:
+        made = ScheduleTools(
+            store=self._store,
+            changes=self._changes,
+            loaded=tools.loaded,
+            look=self._supervisor.look,
+            ends=lambda topic: int(admin.status(topic)["tail"]),
+            clock=self._clock,
+            held=lambda: self._holds.look(),
+        )
+        return Scheduler(made, lambda fire: open_engine("builtin", fire, plugins=self._plugins))
+
+    def _run_ended(self, key: tuple[str, str]) -> None:
+        self._scheduler.wake(key)
+        self._holds.look()
 
     def close(self) -> None:
         """End; jobs go on. Idempotent."""
@@ -174,9 +214,15 @@ class ControlServer(Control):
                 require_clearable(places.storage(pipeline, name), name)
         places.keep_prefix(pipeline)
         unfit = unfit_checkpoints(pipeline, self._config.home)
-        submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock(), unfit)
+        with self._store.write():
+            submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock(), unfit)
+            jobs = self._store.jobs(pipeline.name)
+            self._scheduler.taken(pipeline, [job for job in jobs if job.present])
         self._loaded.put(pipeline, submitted.version)
-        self._look(self._store.jobs(pipeline.name))
+        self._look(jobs)
+        self._scheduler.submitted(job for job in jobs if job.present)
+        self._scheduler.deleted(job for job in jobs if not job.present)
+        self._holds.look()
         self._chores.look()
         return replace(submitted, warnings=(*submitted.warnings, *shared))
 
@@ -208,7 +254,10 @@ class ControlServer(Control):
         """See :class:`Control`."""
         self._require_no_foreground(pipeline)
         self._require_bounds(pipeline, job)
-        self._look(self._changes.resume(pipeline, job, self._clock()))
+        changed = self._changes.resume(pipeline, job, self._clock())
+        self._look(changed)
+        for each in changed:
+            self._scheduler.wake((each.pipeline, each.name))
         return self.pipeline(pipeline)
 
     def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
@@ -222,6 +271,8 @@ class ControlServer(Control):
         """See :class:`Control`."""
         jobs = self._changes.delete(pipeline, keep_subscriptions=keep_subscriptions)
         self._loaded.forget(pipeline)
+        self._scheduler.deleted(jobs)
+        self._holds.look()
         self._look(jobs)
         self._chores.look()
 
@@ -254,6 +305,49 @@ class ControlServer(Control):
         if job is not None:
             self._look([job])
         return self.run(run)
+
+    # -- schedules -----------------------------------------------------------------------------------------------------
+
+    def schedules(self, pipeline: str | None = None) -> tuple[ScheduleView, ...]:
+        """See :class:`Control`."""
+        with self._store.write():
+            if pipeline is not None:
+                self._changes.pipeline(pipeline)
+            return self._schedules.schedules(pipeline)
+
+    def schedule(self, pipeline: str, job: str) -> ScheduleView:
+        """See :class:`Control`."""
+        with self._store.write():
+            return self._schedules.schedule(self._scheduler.require(pipeline, job))
+
+    def pause(self, pipeline: str, job: str, *, paused: bool = True) -> ScheduleView:
+        """See :class:`Control`."""
+        self._scheduler.pause(pipeline, job, paused=paused)
+        return self.schedule(pipeline, job)
+
+    def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
+        """See :class:`Control`."""
+        _require_between("limit", limit, 1, 1000)
+        with self._store.write():
+            self._scheduler.require(pipeline, job)
+            return self._schedules.intervals(pipeline, job, limit)
+
+    def backfill(
+        self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
+    ) -> BackfillView:
+        """See :class:`Control`."""
+        if not lower < upper:
+            raise ConfigError("a backfill ends after it begins; give a later --to", key="--to")
+        asked = Interval(lower.astimezone(UTC), upper.astimezone(UTC))
+        return backfill_view(self._scheduler.backfill(pipeline, job, asked, force=force))
+
+    def skip(self, run: str) -> IntervalView:
+        """See :class:`Control`."""
+        return self._schedules.interval(self._scheduler.skip(run))
+
+    def retry(self, run: str, *, force: bool = False) -> IntervalView:
+        """See :class:`Control`."""
+        return self._schedules.interval(self._scheduler.retry(run, force=force))
 
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
         """See :class:`Control`."""
@@ -296,8 +390,8 @@ class ControlServer(Control):
         except ConfigError:  # it cannot be loaded here: its run will say so
             return
         for row in self._changes.jobs(pipeline, job):
-            if job is None and row.scheduled:
-                continue
+            if row.scheduled:
+                continue  # its runs have bounds
             if row.name in loaded.jobs and (why := without_bounds(loaded.jobs[row.name])) is not None:
                 raise ControlConflict(why, pipeline=pipeline, job=row.name)
 
@@ -320,6 +414,16 @@ def _require_supported(pipeline: Pipeline) -> None:
         for name, job in pipeline.jobs.items()
         if job.spec.route
     ]
+    for name, job in pipeline.jobs.items():
+        if job.spec.schedule is not None:
+            if job.spec.schedule.max_active_runs > 1:
+                what = "the runs of a job follow each other: it has one lease, and its topics have one publisher"
+                problems.append(Problem(file, None, f"jobs.{name}.schedule.max-active-runs", what, "leave it out"))
+            try:
+                Rule.of(job.spec.schedule)
+            except ConfigError as error:
+                what, _, remedy = error.message.partition("; ")
+                problems.append(Problem(file, None, f"jobs.{name}.schedule", what, remedy or "mend it"))
     for number, alert in enumerate(pipeline.spec.alerts):
         if silent := [name for name in alert.on if name not in TOLD]:
             what = f"{' and '.join(silent)}: this version does not report this"

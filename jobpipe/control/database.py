@@ -13,7 +13,7 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-FORMAT = 2
+FORMAT = 3
 _BUSY_SECONDS = 10.0
 _TABLES = """
 CREATE TABLE pipelines (
@@ -35,7 +35,7 @@ CREATE TABLE runs (
     state TEXT NOT NULL, began REAL NOT NULL, since REAL NOT NULL, ended REAL, detail TEXT NOT NULL,
     lower TEXT, upper TEXT, stop INTEGER NOT NULL, forced INTEGER NOT NULL, failures INTEGER NOT NULL,
     next_at REAL NOT NULL, delay REAL NOT NULL, attempts INTEGER NOT NULL,
-    batches INTEGER NOT NULL, rows INTEGER NOT NULL,
+    before INTEGER NOT NULL, batches INTEGER NOT NULL, rows INTEGER NOT NULL,
     FOREIGN KEY (pipeline, job) REFERENCES jobs ON DELETE CASCADE
 ) STRICT;
 CREATE INDEX runs_of_job ON runs (pipeline, job, number);
@@ -48,6 +48,19 @@ CREATE TABLE attempts (
     PRIMARY KEY (run, number)
 ) STRICT;
 CREATE UNIQUE INDEX open_attempt ON attempts (pipeline, job) WHERE open;
+CREATE TABLE schedules (
+    pipeline TEXT NOT NULL, job TEXT NOT NULL, accepted TEXT NOT NULL, known_from TEXT NOT NULL,
+    paused INTEGER NOT NULL, problem TEXT NOT NULL, PRIMARY KEY (pipeline, job),
+    FOREIGN KEY (pipeline, job) REFERENCES jobs ON DELETE CASCADE
+) STRICT;
+CREATE TABLE intervals (
+    pipeline TEXT NOT NULL, job TEXT NOT NULL, lower TEXT NOT NULL, upper TEXT NOT NULL, state TEXT NOT NULL,
+    run TEXT, since REAL NOT NULL, first TEXT, last TEXT, PRIMARY KEY (pipeline, job, lower),
+    FOREIGN KEY (pipeline, job) REFERENCES schedules ON DELETE CASCADE
+) STRICT;
+CREATE INDEX open_intervals ON intervals (pipeline, job, state, lower)
+    WHERE state IN ('WAITING', 'RUNNING', 'FAILED');
+CREATE INDEX interval_of_run ON intervals (run) WHERE run IS NOT NULL;
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, pipeline TEXT NOT NULL, job TEXT, what TEXT NOT NULL,
     state TEXT, detail TEXT NOT NULL, fields TEXT NOT NULL

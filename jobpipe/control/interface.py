@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,74 @@ class RunView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IntervalView:
+    """An interval of a schedule.
+
+    Attributes:
+        lower, upper: its bounds in ISO 8601, UTC; the upper one is not part of it.
+        state: WAITING, RUNNING, FAILED, SUCCEEDED, SKIPPED or LEFT_OUT.
+        run: the newest run of it, None before the first.
+        since: it is in this state.
+    """
+
+    pipeline: str
+    job: str
+    lower: str
+    upper: str
+    state: str
+    since: float
+    run: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleView:
+    """How the schedule of a job stands.
+
+    Attributes:
+        rule: its crontab or period, with the time zone.
+        paused: a person wants no more runs for now.
+        active: it makes runs: neither it is paused, nor its job stopped.
+        accepted: up to this moment, in ISO 8601 and UTC, intervals have been made.
+        next_due: when the next one is due; None: never, or not to be known now.
+        waiting, running, failed: how many intervals are in these states.
+        last: the latest interval whose run has ended.
+        problem: why it cannot go on now; "" if nothing is wrong.
+    """
+
+    pipeline: str
+    job: str
+    rule: str
+    paused: bool
+    active: bool
+    accepted: str
+    next_due: float | None
+    waiting: int
+    running: int
+    failed: int
+    last: IntervalView | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillView:
+    """What a backfill does, in numbers of intervals.
+
+    Attributes:
+        added: that had no run.
+        repeated: that had failed, or been skipped; with force also those that had succeeded.
+        done: that have succeeded, and are left alone.
+        under_way: whose runs wait or run already.
+        ahead: that the schedule has not come to yet, and will run itself.
+    """
+
+    added: int
+    repeated: int
+    done: int
+    under_way: int
+    ahead: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobStatus:
     """How a job stands.
 
@@ -112,6 +181,7 @@ class JobStatus:
     rows: int | None = 0
     reads: tuple[str, ...] = ()
     publishes: tuple[str, ...] = ()
+    schedule: ScheduleView | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +301,48 @@ class Control(ABC):
     @abstractmethod
     def cancel(self, run: str) -> RunView:
         """Stop one run; at a micro-batch boundary if one comes in half the time limit. Idempotent."""
+
+    @abstractmethod
+    def schedules(self, pipeline: str | None = None) -> tuple[ScheduleView, ...]:
+        """Return the schedules of a pipeline, or all, by name."""
+
+    @abstractmethod
+    def schedule(self, pipeline: str, job: str) -> ScheduleView:
+        """Return the schedule of a job.
+
+        Raises:
+            ConfigError: it has none; so do all that follow.
+        """
+
+    @abstractmethod
+    def pause(self, pipeline: str, job: str, *, paused: bool = True) -> ScheduleView:
+        """Make no more runs of a schedule, or go on; a run that is under way goes on. Idempotent."""
+
+    @abstractmethod
+    def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
+        """Return intervals of a schedule, the newest first; ``limit`` from 1 to 1,000."""
+
+    @abstractmethod
+    def backfill(
+        self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
+    ) -> BackfillView:
+        """Let all whole intervals of a range be run that have not succeeded.
+
+        Args:
+            force: also those that have succeeded, or of which it is not known any more.
+        """
+
+    @abstractmethod
+    def skip(self, run: str) -> IntervalView:
+        """Abandon the interval of a run that has failed: what waits for it goes on."""
+
+    @abstractmethod
+    def retry(self, run: str, *, force: bool = False) -> IntervalView:
+        """Let the interval of a run that has ended be run again, under the same id.
+
+        Args:
+            force: also one that has succeeded; under a new id, so that a topic gets its rows once more.
+        """
 
     @abstractmethod
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:

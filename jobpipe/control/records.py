@@ -80,6 +80,7 @@ class RunRow:
         failures: attempts in a row that failed.
         next_at, delay: when its next attempt begins, if it is RESTARTING, and how many seconds after the one before.
         attempts: how many there were.
+        before: how many of them there were before a person let it be made again.
         batches, rows: what those did that have ended.
     """
 
@@ -99,6 +100,7 @@ class RunRow:
     next_at: float = 0.0
     delay: float = 0.0
     attempts: int = 0
+    before: int = 0
     batches: int = 0
     rows: int = 0
 

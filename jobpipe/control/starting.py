@@ -72,7 +72,8 @@ def start_attempt(
             return Started.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
         tools.jobs.evict_lease(*key, found.lease.instance)
         return Started.AGAIN, ""
-    if run.attempts and found.order is not None and found.order.run != run.id:
+    # Attempts from before a retry do not count: other runs of the job may have come in between.
+    if run.attempts > run.before and found.order is not None and found.order.run != run.id:
         return Started.REPLACED, ""
     number = max(job.numbers, 0 if found.order is None else found.order.attempt) + 1
     here = Place.here()

@@ -55,6 +55,11 @@ class Store:
         """Close it; idempotent."""
         self._database.close()
 
+    @property
+    def database(self) -> ControlDatabase:
+        """The file, for what else is kept in it; changes are made inside :meth:`write`."""
+        return self._database
+
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
         """Make all changes inside as one, with no other change in between. May be nested."""

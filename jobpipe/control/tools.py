@@ -23,6 +23,7 @@ class Tools:
         lost_seconds: for which a launcher may not know of an attempt before that makes it LOST.
         clock: seconds since 1970.
         chores_added: called when the store has more of them.
+        run_ended: called after a run of a job, given by its pipeline and name, has ended for good.
     """
 
     store: Store
@@ -35,3 +36,4 @@ class Tools:
     lost_seconds: float
     clock: Callable[[], float]
     chores_added: Callable[[], None]
+    run_ended: Callable[[tuple[str, str]], None] = lambda _: None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from jobpipe.control.interface import AttemptView, JobStatus, PipelineStatus, RunView
+from jobpipe.control.interface import AttemptView, JobStatus, PipelineStatus, RunView, ScheduleView
 from jobpipe.control.records import AttemptRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound
-from jobpipe.pipelines.checks import NOT_FIRED
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.reports import Report, read_report
 from jobpipe.pipelines.restarts import restarted_after
@@ -23,13 +22,22 @@ class Views:
     Args:
         home: where attempts of this host report how far they are.
         clock: seconds since 1970.
+        schedule_of: returns how a job's schedule stands.
     """
 
-    def __init__(self, store: Store, supervisor: Supervisor, home: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        supervisor: Supervisor,
+        home: Path,
+        clock: Callable[[], float],
+        schedule_of: Callable[[JobRow], ScheduleView | None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._supervisor = supervisor
         self._home = home
         self._clock = clock
+        self._schedule_of = schedule_of
 
     def pipeline(self, pipeline: PipelineRow) -> PipelineStatus:
         """Return how a pipeline stands; of jobs that its file does not have any more, those that still end."""
@@ -59,7 +67,7 @@ class Views:
             want=job.want,
             known_at=self._supervisor.known_at((job.pipeline, job.name)) or since,
             since=since,
-            detail=self._detail(job, run),
+            detail=self._detail(run),
             run=None if run is None else run.id,
             attempt=0 if run is None else run.attempts,
             scheduled=job.scheduled,
@@ -67,6 +75,7 @@ class Views:
             rows=None if done is None or job.kind == "flow" else done.rows,  # a flow counts batches alone
             reads=job.reads,
             publishes=job.publishes,
+            schedule=self._schedule_of(job) if job.scheduled else None,
         )
 
     def _done(self, run: RunRow | None) -> Report | None:
@@ -85,13 +94,8 @@ class Views:
     def _reported(self, attempt: AttemptRow) -> Report | None:
         return read_report(Places.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))
 
-    def _detail(self, job: JobRow, run: RunRow | None) -> str:
-        """Return what is to be said of a job.
-
-        Of one that only a schedule would start, that none does; of one that was restarted, for a while why.
-        """
-        if job.scheduled and (run is None or (run.is_over and not run.detail)):
-            return NOT_FIRED
+    def _detail(self, run: RunRow | None) -> str:
+        """Return what is to be said of a job: of one that was restarted, for a while why."""
         if run is None or run.detail or run.state is not JobState.RUNNING:
             return "" if run is None else run.detail
         attempts = self._store.attempts(run.id, 2)

@@ -24,7 +24,7 @@ from jobpipe.pipelines.wording import problem_at
 Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
-NOT_FIRED = "schedules start no run in this version"
+NOT_FIRED = "jobpipe pipeline run makes no runs of schedules; the control server does"
 _PLACEMENT = "spool.placement"
 _ACKS = SPARK_JOBPIPE + "acks"
 # Spark takes 12, 12L and 1e3 for numbers; every other word of these characters can name a view, select and 1a too.
@@ -80,10 +80,10 @@ def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def schedules_not_fired(pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield a warning for each schedule: no engine of this version fires it."""
+    """Yield a warning for each schedule, of a run in the foreground: only the control server fires schedules."""
     for job in pipeline.jobs.values():
         if job.spec.schedule is not None:
-            remedy = f"run the job yourself: jobpipe pipeline run FILE --only {job.name}"
+            remedy = f"jobpipe pipeline submit FILE; or run the job once: jobpipe pipeline run FILE --only {job.name}"
             if job.mode is Mode.BATCH:
                 remedy += " --lower LOWER --upper UPPER"
             yield problem_at(pipeline.tree, (*job.path, "schedule"), NOT_FIRED, remedy, "warning")

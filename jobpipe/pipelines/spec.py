@@ -158,7 +158,7 @@ class ScheduleSpec(Section):
     )
     self_depend: Flag = Field(default=False, description="Wait until the run of the previous interval has succeeded.")
     max_active_runs: Runs = Field(
-        default=2, description="How many runs, of different intervals, may exist at once; at most 100."
+        default=1, description="How many runs, of different intervals, may exist at once. The control server takes 1."
     )
     mode: Literal["bounded", "available-now"] = Field(
         default="bounded", description="available-now = start the streaming job with that trigger, without bounds."

@@ -749,10 +749,18 @@ def test_a_job_that_needs_bounds_is_not_begun_without(world: World) -> None:
         schedule={"crontab": "0 2 * * *"},
     )
     submitted = server.submit(world.submission({"report": batch, "every": job_of()}))
-    assert [warning.what for warning in submitted.warnings] == ["schedules start no run in this version"]
-    assert status(server).detail == "schedules start no run in this version"
+    assert submitted.warnings == ()
     assert server.restart(NAME, "every").name == NAME
     assert server.restart(NAME).name == server.resume(NAME).name == NAME  # a scheduled job is not meant
+    with pytest.raises(
+        ControlConflict, match=r"the runs of job flights\.report are made by its schedule: `jobpipe run"
+    ):
+        server.restart(NAME, "report")
+    assert server.resume(NAME, "report").name == NAME
+    assert server.runs(NAME, "report") == ()
+    server.stop(NAME, "report")
+    plain = {key: value for key, value in batch.items() if key != "schedule"}
+    server.submit(world.submission({"report": plain, "every": job_of()}))
     for begin in (server.restart, server.resume):
         with pytest.raises(
             ControlConflict,

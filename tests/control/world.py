@@ -11,10 +11,12 @@ from typing import Any, ClassVar
 from jobpipe.config import Config, load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import JobStatus, Submission
-from jobpipe.errors import JobpipeError, TopicNotFound
+from jobpipe.errors import HoldNotFound, JobpipeError, TopicNotFound
+from jobpipe.operations.administration import HoldReply
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.states import JobState
+from jobpipe.store.boundary import Boundary
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.pipelines.waiting import DEADLINE, eventually
@@ -96,6 +98,9 @@ class Coordinators:
     served: set[str] = field(default_factory=set)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     required: dict[tuple[str, str], bool] = field(default_factory=dict)
+    tails: dict[str, int] = field(default_factory=dict)
+    holds: dict[tuple[str, str], Boundary] = field(default_factory=dict)
+    gaps: dict[str, str] = field(default_factory=dict)  # that the next move of a hold is told, by topic
 
     def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
         self.asked += bool(topics)
@@ -123,6 +128,25 @@ class Coordinators:
         if topic not in self.served:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         self.required[(topic, name)] = required
+
+    def status(self, topic: str) -> dict[str, Any]:
+        return {"tail": self.tails[topic]}
+
+    def hold(self, topic: str, name: str, to: Boundary) -> HoldReply:
+        if topic not in self.served:
+            raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
+        assert (to.kind, to.otherwise) == ("time", "latest")
+        self.holds[(topic, name)] = to
+        gap = self.gaps.pop(topic, None)
+        lost = 0 if gap is None else 3
+        return HoldReply(name=name, owner="me", offset=0, max_time=60.0, since=0.0, lost=lost, left=60.0, gap=gap)
+
+    def release(self, topic: str, name: str) -> HoldReply:
+        if topic not in self.served:
+            raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
+        if self.holds.pop((topic, name), None) is None:
+            raise HoldNotFound(f"no hold {name}", topic=topic)
+        return HoldReply(name=name, owner="me", offset=0, max_time=60.0, since=0.0, lost=0)
 
     def close(self) -> None:
         pass

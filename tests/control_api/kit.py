@@ -8,22 +8,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.interface import (
     AttemptView,
+    BackfillView,
     Control,
     Event,
+    IntervalView,
     JobStatus,
     PipelineStatus,
     RunView,
+    ScheduleView,
     Submission,
     Submitted,
     Want,
 )
-from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import ENDED, JobState
 
@@ -54,6 +58,7 @@ class MemoryControl(Control):
         self.submissions: dict[str, Submission] = {}
         self.statuses: dict[str, PipelineStatus] = {}
         self.run_views: dict[str, RunView] = {}
+        self.schedule_views: dict[tuple[str, str], ScheduleView] = {}
         self.calls: list[tuple[Any, ...]] = []
         self.raises: BaseException | None = None
         self.blocks: threading.Event | None = None
@@ -181,6 +186,52 @@ class MemoryControl(Control):
         self._called("cancel", run)
         self.run_views[run] = replace(self.run(run), state=JobState.CANCELED, ended=2000.0)
         return self.run_views[run]
+
+    def schedules(self, pipeline: str | None = None) -> tuple[ScheduleView, ...]:
+        self._called("schedules", pipeline)
+        if pipeline is not None:
+            self.pipeline(pipeline)
+        return tuple(each for each in self.schedule_views.values() if pipeline in (None, each.pipeline))
+
+    def schedule(self, pipeline: str, job: str) -> ScheduleView:
+        self._called("schedule", pipeline, job)
+        self.pipeline(pipeline)
+        if (pipeline, job) not in self.schedule_views:
+            raise ConfigError(f"job {pipeline}.{job} has no schedule", key=job)
+        return self.schedule_views[(pipeline, job)]
+
+    def pause(self, pipeline: str, job: str, *, paused: bool = True) -> ScheduleView:
+        self._called("pause", pipeline, job, paused)
+        found = replace(self.schedule(pipeline, job), paused=paused, active=not paused)
+        self.schedule_views[(pipeline, job)] = found
+        return found
+
+    def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
+        self._called("intervals", pipeline, job, limit)
+        last = self.schedule(pipeline, job).last
+        return () if last is None else (last,)
+
+    def backfill(
+        self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
+    ) -> BackfillView:
+        self._called("backfill", pipeline, job, lower, upper, force)
+        self.schedule(pipeline, job)
+        return BackfillView(added=2, repeated=1, done=4, under_way=1, ahead=3)
+
+    def skip(self, run: str) -> IntervalView:
+        self._called("skip", run)
+        return self._of_run(run, "SKIPPED")
+
+    def retry(self, run: str, *, force: bool = False) -> IntervalView:
+        self._called("retry", run, force)
+        return self._of_run(run, "WAITING")
+
+    def _of_run(self, run: str, state: str) -> IntervalView:
+        view = self.run(run)
+        lower, upper = "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"
+        return IntervalView(
+            pipeline=view.pipeline, job=view.job, lower=lower, upper=upper, state=state, since=1000.0, run=run
+        )
 
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
         self._called("log", pipeline, job, lines)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from jobpipe.cli import log_lines
-from jobpipe.cli.control import JOB_KEYS, RUN_KEYS
+from jobpipe.cli.control import INTERVAL_KEYS, JOB_KEYS, RUN_KEYS, SCHEDULE_KEYS, local_time
 from jobpipe.cli.log_lines import new_lines
 from jobpipe.cli.main import cli
 from jobpipe.cli.server import _tell
@@ -31,11 +32,18 @@ from jobpipe.config import load
 from jobpipe.control import local_server, program
 from jobpipe.control.child_environment import kept_variables
 from jobpipe.control.client import ControlClient, ServerAddress
-from jobpipe.control.interface import AttemptView, JobStatus, RunView, Submission, Submitted
+from jobpipe.control.interface import (
+    AttemptView,
+    IntervalView,
+    JobStatus,
+    RunView,
+    ScheduleView,
+    Submission,
+    Submitted,
+)
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken
 from jobpipe.net.listener import Listener
-from jobpipe.pipelines.checks import schedules_not_fired
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import JobState
@@ -110,25 +118,85 @@ def test_what_only_the_server_knows_is_shown(served: Served, run: Run) -> None:
     """The command's own warnings come with lines, and once."""
     file = Path(written(served))
     made = tree()
-    made["jobs"]["report"]["schedule"] = {"crontab": "0 2 * * *", "mode": "available-now"}
+    made["jobs"]["report"]["source"] = {"type": "jobpipe", "subscribe": "elsewhere"}
     file.write_text(yaml.safe_dump(made))
     own = run("pipeline", "submit", str(file)).stderr.splitlines()
-    assert ["schedules start no run" in each for each in own] == [True]
+    assert ["elsewhere" in each for each in own] == [True]
     shared = Problem(str(file), None, "pipeline.storage", "pipeline x has it", "give another", "warning")
-    (local,) = schedules_not_fired(load_pipeline(file))
+    (local,) = load_pipeline(file).warnings
     served.control.warnings = (replace(local, line=None), shared)
     told = run("pipeline", "submit", str(file)).stderr.splitlines()
     assert told == [*own, f"{file}: warning: pipeline.storage: pipeline x has it; give another"]
     answered = json.loads(run("pipeline", "submit", str(file), "--json").stdout)["warnings"]
-    assert [each["key"] for each in answered] == ["jobs.report.schedule", "pipeline.storage"]
+    assert [each["key"] for each in answered] == [local.key, "pipeline.storage"]
 
 
 def test_json_keys_are_as_documented() -> None:
     """The help lists the fields of the views."""
     assert JOB_KEYS.split(", ") == [each.name for each in fields(JobStatus)]
+    assert SCHEDULE_KEYS.partition(" (")[0].split(", ") == [each.name for each in fields(ScheduleView)]
+    assert INTERVAL_KEYS.split(", ") == [each.name for each in fields(IntervalView)]
     inside = RUN_KEYS.partition("attempts (")[2].rstrip(")").split(", ")
     assert set(inside) == {each.name for each in fields(AttemptView)}
     assert RUN_KEYS.partition(" (")[0].split(", ") == [each.name for each in fields(RunView)]
+
+
+def test_the_commands_of_a_schedule(served: Served, run: Run) -> None:
+    run("pipeline", "submit", written(served))
+    control = served.control
+    last = IntervalView(
+        pipeline="flights",
+        job="report",
+        lower="2026-11-21T00:00:00Z",
+        upper="2026-11-22T00:00:00Z",
+        state="FAILED",
+        since=1000.0,
+        run="run-1",
+    )
+    view = ScheduleView(
+        pipeline="flights",
+        job="report",
+        rule="every day",
+        paused=False,
+        active=True,
+        accepted="2026-11-22T00:00:00Z",
+        next_due=1.8e9,
+        waiting=0,
+        running=0,
+        failed=1,
+        last=last,
+    )
+    control.schedule_views[("flights", "report")] = view
+    of = "flights/report"
+    line = run("schedule", "list").stdout.splitlines()[1]
+    due = local_time(1.8e9)
+    for part in ("every day", "ACTIVE", due, "[2026-11-21T00:00:00Z, 2026-11-22T00:00:00Z) FAILED"):
+        assert part in line
+    (answered,) = json.loads(run("schedule", "list", "flights", "--json").stdout)
+    assert list(answered) == SCHEDULE_KEYS.partition(" (")[0].split(", ")
+    assert list(answered["last"]) == INTERVAL_KEYS.split(", ")
+    assert "FAILED" in run("schedule", "intervals", of).stdout.splitlines()[1]
+    assert json.loads(run("schedule", "intervals", of, "--json").stdout) == [answered["last"]]
+    assert run("schedule", "pause", of).stdout.startswith("flights/report: its schedule is paused; last interval [2026")
+    assert f"next run due {due}" in run("schedule", "resume", of).stdout
+    assert json.loads(run("schedule", "pause", of, "--json").stdout)["paused"] is True
+    bounds = ("--from", "2026-11-01T00:00:00+01:00", "--to", "2026-11-05T00:00:00Z")
+    assert run("schedule", "backfill", of, *bounds).stdout == (
+        "3 intervals will run, 4 succeeded before, 1 under way already, 3 still to come by the schedule\n"
+    )
+    assert json.loads(run("schedule", "backfill", of, *bounds, "--force", "--json").stdout)["added"] == 2
+    lower, upper = datetime(2026, 10, 31, 23, tzinfo=UTC), datetime(2026, 11, 5, tzinfo=UTC)
+    calls = [call for call in control.calls if call[0] == "backfill"]
+    assert calls == [("backfill", "flights", "report", lower, upper, force) for force in (False, True)]
+    assert "with a zone" in run("schedule", "backfill", of, *bounds[:3], "2026-11-05", code=2).stderr
+    run("schedule", "pause", "flights", code=2)
+    assert "has no schedule" in run("schedule", "pause", "flights/publish", code=2).stderr
+    assert run("run", "skip", "run-1").stdout == (
+        "interval [2026-11-21T00:00:00Z, 2026-11-22T00:00:00Z) of flights/publish: SKIPPED\n"
+    )
+    assert "WAITING" in run("run", "retry", "run-1").stdout
+    assert list(json.loads(run("run", "retry", "run-1", "--force", "--json").stdout)) == INTERVAL_KEYS.split(", ")
+    assert [call for call in control.calls if call[0] == "retry"] == [("retry", "run-1", f) for f in (False, True)]
 
 
 def test_exit_codes(served: Served, run: Run) -> None:

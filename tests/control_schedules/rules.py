@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from jobpipe.control.schedules_rule import Interval, Rule
+from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.pipelines.spec import ScheduleSpec
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.schedules import (
+from jobpipe.control.schedules.decisions import (
     Backfill,
     Books,
     Decision,
@@ -17,7 +17,7 @@ from jobpipe.control.schedules import (
     skipped,
     state_of,
 )
-from jobpipe.control.schedules_rule import Interval, Rule
+from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.states import JobState
 from tests.control_schedules.rules import at, rule, span

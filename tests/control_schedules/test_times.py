@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.control.schedules_times import CrontabTimes, Times
+from jobpipe.control.schedules.moments import CrontabTimes, Times
 from jobpipe.errors import ConfigError
 from tests.control_schedules.rules import at, clock_changes, rule
 

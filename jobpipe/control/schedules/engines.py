@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from jobpipe.control.schedules_rule import Rule
+from jobpipe.control.schedules.rule import Rule
 from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
 

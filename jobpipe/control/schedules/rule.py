@@ -1,6 +1,6 @@
 """A schedule's rule: its intervals, which are half-open, and when each is due.
 
-Intervals lie between the moments of a series (:mod:`jobpipe.control.schedules_times`), the first from ``start``. They
+Intervals lie between the moments of a series (:mod:`jobpipe.control.schedules.moments`), the first from ``start``. They
 are known by their bounds in UTC. An interval is due when its upper bound and the delay have passed.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
-from jobpipe.control.schedules_times import CrontabTimes, Times, period_times
+from jobpipe.control.schedules.moments import CrontabTimes, Times, period_times
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.spec import ScheduleSpec
 from jobpipe.pipelines.zones import time_zone

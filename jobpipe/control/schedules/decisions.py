@@ -25,7 +25,7 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 
-from jobpipe.control.schedules_rule import Interval, Rule
+from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.states import ENDED, JobState
 
@@ -34,13 +34,14 @@ MOST_BACKFILLED = 10_000
 
 
 class IntervalState(StrEnum):
-    """How an accepted interval stands. The first three are open, the others done."""
+    """How an interval of the books stands. The first three are open, the others done."""
 
     WAITING = "WAITING"  # accepted, and its run is to be started
     RUNNING = "RUNNING"
     FAILED = "FAILED"  # its run has ended without success: a person repeats or skips it
     SUCCEEDED = "SUCCEEDED"
     SKIPPED = "SKIPPED"  # a person abandoned it
+    LEFT_OUT = "LEFT_OUT"  # it was missed, and `catchup` makes no run for it
 
 
 def state_of(run: JobState) -> IntervalState:

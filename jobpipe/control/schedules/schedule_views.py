@@ -1,0 +1,139 @@
+"""Schedules as the views of :mod:`jobpipe.control.interface`; and what their jobs need of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobpipe.control.interface import BackfillView, IntervalView, ScheduleView, Want
+from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.records import JobRow
+from jobpipe.control.schedules.decisions import Backfill, IntervalState
+from jobpipe.control.schedules.hold_keeper import Needed
+from jobpipe.control.schedules.interval_store import IntervalRow, IntervalStore, ScheduleRow, shown_time
+from jobpipe.control.schedules.scheduler import Scheduler
+from jobpipe.control.store import Store
+from jobpipe.errors import JobpipeError
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.spec import ScheduleSpec
+
+_ENDED = (IntervalState.SUCCEEDED, IntervalState.FAILED, IntervalState.SKIPPED)
+
+
+class ScheduleViews:
+    """Makes the views; each method is called inside a change of the store, so that all is of one moment."""
+
+    def __init__(self, store: Store, loaded: LoadedPipelines, scheduler: Scheduler) -> None:
+        self._store = store
+        self._books = IntervalStore(store)
+        self._loaded = loaded
+        self._scheduler = scheduler
+
+    def schedules(self, pipeline: str | None) -> tuple[ScheduleView, ...]:
+        """Return those of a pipeline, or all."""
+        return tuple(self.schedule(row) for row in self._books.schedules(pipeline))
+
+    def of_job(self, job: JobRow) -> ScheduleView | None:
+        """Return that of a job, None if it has none."""
+        row = self._books.schedule(job.pipeline, job.name)
+        return None if row is None else self.schedule(row)
+
+    def schedule(self, row: ScheduleRow) -> ScheduleView:
+        """Return how one stands."""
+        key = (row.pipeline, row.job)
+        job, counts = self._store.job(*key), self._books.counts(*key)
+        active = job is not None and job.present and job.want is Want.RUN and not row.paused
+        due = self._scheduler.next_due(row) if active else None
+        last = self._books.last(*key, *_ENDED)
+        spec = self._spec(row)
+        return ScheduleView(
+            pipeline=row.pipeline,
+            job=row.job,
+            rule="?" if spec is None else rule_words(spec),
+            paused=row.paused,
+            active=active,
+            accepted=shown_time(row.accepted),
+            next_due=None if due is None else due.timestamp(),
+            waiting=counts[IntervalState.WAITING],
+            running=counts[IntervalState.RUNNING],
+            failed=counts[IntervalState.FAILED],
+            last=None if last is None else self.interval(last),
+            problem=row.problem,
+        )
+
+    def intervals(self, pipeline: str, job: str, limit: int) -> tuple[IntervalView, ...]:
+        """Return the newest ones."""
+        return tuple(map(self.interval, self._books.intervals(pipeline, job, limit)))
+
+    def interval(self, row: IntervalRow) -> IntervalView:
+        """Return how one stands."""
+        return IntervalView(
+            pipeline=row.pipeline,
+            job=row.job,
+            lower=shown_time(row.interval.lower),
+            upper=shown_time(row.interval.upper),
+            state=str(row.state),
+            since=row.since,
+            run=row.run,
+        )
+
+    def needed(self) -> list[Needed]:
+        """Return what schedules need of topics now."""
+        found: list[Needed] = []
+        with self._store.write():
+            for row in self._books.schedules():
+                job = self._store.job(row.pipeline, row.job)
+                pipeline = self._pipeline(row)
+                if job is None or not job.present or pipeline is None or row.job not in pipeline.jobs:
+                    continue
+                since = self._scheduler.needed_from(row)
+                for topic, name in _read_by_run(pipeline, job):
+                    found.append(Needed(key=(row.pipeline, row.job), topic=topic, name=name, since=since))
+        return found
+
+    def _spec(self, row: ScheduleRow) -> ScheduleSpec | None:
+        pipeline = self._pipeline(row)
+        job = None if pipeline is None else pipeline.jobs.get(row.job)
+        return None if job is None else job.spec.schedule
+
+    def _pipeline(self, row: ScheduleRow) -> Pipeline | None:
+        known = self._store.pipeline(row.pipeline)
+        if known is None:
+            return None
+        try:
+            return self._loaded.get(row.pipeline, known.version)
+        except JobpipeError:  # the schedule's problem says so
+            return None
+
+
+def backfill_view(done: Backfill) -> BackfillView:
+    """Return a backfill in numbers."""
+    return BackfillView(
+        added=len(done.accept),
+        repeated=len(done.repeat),
+        done=len(done.done),
+        under_way=len(done.under_way),
+        ahead=len(done.ahead),
+    )
+
+
+def rule_words(spec: ScheduleSpec) -> str:
+    """Return when a schedule's intervals end, on one line.
+
+    >>> rule_words(ScheduleSpec(every="15 minutes"))
+    'every 15 minutes'
+    """
+    words = f"every {spec.every}" if spec.crontab is None else spec.crontab
+    return words if spec.timezone == "UTC" else f"{words} {spec.timezone}"
+
+
+def _read_by_run(pipeline: Pipeline, job: JobRow) -> Iterator[tuple[str, str]]:
+    """Yield (topic, hold) of each topic of which a run of a job reads an interval, as far as the file tells."""
+    loaded = pipeline.jobs[job.name]
+    spec = loaded.spec.schedule
+    if spec is None or spec.mode != "bounded":
+        return  # a stream has a subscription, which its publisher waits for
+    for view, stage in loaded.sources.items():
+        if stage.type == "jobpipe":
+            suffix = "" if view is None else f".{view}"
+            for name in stage.plugin.topics().names:
+                yield f"{pipeline.spec.topic_prefix}{name}", f"{pipeline.name}.{job.name}{suffix}"

@@ -1,0 +1,436 @@
+"""Runs of schedules: what an engine, the end of a run or a person asks for is decided and stored as one change.
+
+The change holds the intervals, what was left out, how far the schedule has come, and the runs that begin. So a server
+that is killed has stored all of it or nothing: the next one finds the run and starts it, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from jobpipe.control.changes import PipelineChanges
+from jobpipe.control.interface import Want
+from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.records import JobRow
+from jobpipe.control.schedules.decisions import Backfill, IntervalState, backfill, decide, repeated, skipped
+from jobpipe.control.schedules.interval_store import (
+    MOST_INTERVALS,
+    IntervalRow,
+    IntervalStore,
+    ScheduleRow,
+    shown_time,
+)
+from jobpipe.control.schedules.rule import Interval, Rule
+from jobpipe.control.store import Store
+from jobpipe.control.supervisor import Key
+from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
+from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
+from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.spec import ScheduleSpec
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 10.0
+CLOSE_SECONDS = 15.0
+
+
+class TopicEnds(Protocol):
+    """What tells where a topic ends now."""
+
+    def __call__(self, topic: str) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleTools:
+    """What schedules need of the server.
+
+    Attributes:
+        look: lets jobs be looked at soon, since the store has changed.
+        ends: asks the bus after which offset a topic goes on.
+        clock: seconds since 1970.
+        held: called when what a schedule still needs of its topics has changed.
+    """
+
+    store: Store
+    changes: PipelineChanges
+    loaded: LoadedPipelines
+    look: Callable[[Iterable[Key]], None]
+    ends: TopicEnds
+    clock: Callable[[], float]
+    held: Callable[[], None] = lambda: None
+
+
+class Scheduler:
+    """The schedules of one server.
+
+    Args:
+        engine: makes the engine that fires them, of what it is to call.
+    """
+
+    def __init__(self, tools: ScheduleTools, engine: Callable[[Fire], ScheduleEngine]) -> None:
+        self._tools = tools
+        self._books = IntervalStore(tools.store)
+        self._engine = engine(self._fire)
+        self._changed = threading.Condition()
+        self._due: dict[Key, float] = {}  # by the monotonic clock: when to look at a schedule
+        self._closing = False
+        self._thread = threading.Thread(target=self._follow, name="schedules", daemon=True)
+
+    # -- the server's life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to fire, and see to all that was due while no server ran."""
+        self._engine.start()
+        for row in self._books.schedules():
+            self._register((row.pipeline, row.job))
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; runs go on."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._engine.stop()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def wake(self, key: Key) -> None:
+        """Look at a schedule soon: a run of it has ended, or a person has changed something."""
+        with self._changed:
+            self._due[key] = 0.0
+            self._changed.notify_all()
+
+    # -- the file ------------------------------------------------------------------------------------------------------
+
+    def taken(self, pipeline: Pipeline, jobs: Iterable[JobRow]) -> None:
+        """Store which jobs have a schedule now; inside the change that stores the jobs.
+
+        Raises:
+            ConfigError: a schedule has no moments here.
+        """
+        now = datetime.fromtimestamp(self._tools.clock(), UTC)
+        for job in jobs:
+            spec = pipeline.jobs[job.name].spec.schedule
+            if spec is None:
+                self._books.remove_schedule(job.pipeline, job.name)
+                continue
+            rule = Rule.of(spec)
+            if (known := self._books.schedule(job.pipeline, job.name)) is None:
+                first = rule.first(now)
+                self._books.put_schedule(ScheduleRow(pipeline=job.pipeline, job=job.name, accepted=first))
+            elif known.problem:
+                self._books.put_schedule(replace(known, problem=""))
+
+    def submitted(self, jobs: Iterable[JobRow]) -> None:
+        """Let the engine fire for the jobs of a file that was stored."""
+        for job in jobs:
+            if self._books.schedule(job.pipeline, job.name) is None:
+                self._engine.unregister(_id((job.pipeline, job.name)))
+            else:
+                self._register((job.pipeline, job.name))
+
+    def deleted(self, jobs: Iterable[JobRow]) -> None:
+        """Fire no longer for jobs that are gone."""
+        for job in jobs:
+            self._engine.unregister(_id((job.pipeline, job.name)))
+
+    def _register(self, key: Key) -> None:
+        try:
+            spec = self._spec(key)
+            if spec is not None:
+                self._engine.register(Schedule(_id(key), spec))
+        except Exception as error:  # noqa: BLE001 - a stranger's plug-in; or the file cannot be loaded any more
+            log.warning("schedule of job %s.%s: %s", *key, error)
+            self._note_problem(key, str(error))
+        self.wake(key)
+
+    # -- firing --------------------------------------------------------------------------------------------------------
+
+    def _fire(self, id_: str, at: datetime) -> None:
+        pipeline, _, job = id_.partition(".")
+        self.look((pipeline, job))
+
+    def _follow(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closing:
+                    now = time.monotonic()
+                    key = next((each for each, at in self._due.items() if at <= now), None)
+                    if key is not None:
+                        del self._due[key]
+                        break
+                    self._changed.wait(min(self._due.values()) - now if self._due else None)
+                else:
+                    return
+            try:
+                self.look(key)
+            except Exception as error:
+                if isinstance(error, JobpipeError):
+                    log.warning("schedule of job %s.%s: %s", *key, error)
+                    self._note_problem(key, error.message)
+                else:
+                    log.exception("schedule of job %s.%s", *key)
+                with self._changed:
+                    self._due.setdefault(key, time.monotonic() + RETRY_SECONDS)
+
+    def look(self, key: Key) -> None:
+        """Decide what a schedule does now, store it, and let its runs begin.
+
+        Raises:
+            JobpipeError: the file cannot be loaded here; the bus does not answer; the store cannot be written.
+        """
+        rule = self._rule(key)
+        if rule is None:
+            return
+        ends: tuple[datetime, dict[str, int]] | None = None
+        while not (done := self._decided(key, rule, ends)):
+            if done is None:
+                return
+            topic = self._topic(key)
+            ends = self._accepted(key), {topic: self._tools.ends(topic)}
+        self._tools.look([key])
+        self._tools.held()
+
+    def _decided(self, key: Key, rule: Rule, ends: tuple[datetime, dict[str, int]] | None) -> bool | None:
+        """Store a decision; return False if the bus must be asked before, None if there is nothing to do."""
+        store, books = self._tools.store, self._books
+        with store.write():
+            job, row = store.job(*key), books.schedule(*key)
+            if job is None or row is None or not self._is_on(job, row):
+                return None
+            stamp = self._tools.clock()
+            now = datetime.fromtimestamp(stamp, UTC)
+            busy = self._is_busy(job)
+            known = books.books(row)
+            # A job has one lease, so its runs follow each other: while one is under way nothing is accepted or begun.
+            if busy:
+                return None
+            decision = decide(replace(rule, most=1 + len(known.running)), known, now)
+            moves = decision.accepted != row.accepted
+            if moves and rule.offsets and decision.accept and (ends is None or ends[0] != row.accepted):
+                return False
+            if not moves and not decision.begin and not row.problem:
+                return None
+            first, last = self._offsets(row, ends) if rule.offsets and decision.accept else (None, None)
+            books.add(
+                [
+                    IntervalRow(
+                        pipeline=key[0],
+                        job=key[1],
+                        interval=each,
+                        state=IntervalState.WAITING,
+                        since=stamp,
+                        first=first,
+                        last=last,
+                    )
+                    for each in decision.accept
+                ]
+            )
+            books.leave_out(*key, decision.left_out, stamp)
+            row = books.prune(replace(row, accepted=decision.accepted, problem=""))
+            books.put_schedule(row)
+            for each in decision.left_out:
+                store.add_event(*key, "left out", detail=f"no run reads {each}")
+            for each in decision.begin[:1]:
+                self._begin(job, rule, each, stamp)
+        return True
+
+    def _begin(self, job: JobRow, rule: Rule, interval: Interval, now: float) -> None:
+        """Let the run of an interval begin; inside a change."""
+        row = self._books.interval(job.pipeline, job.name, interval.lower)
+        if row is None:
+            raise RuntimeError(f"interval {interval} of job {job.pipeline}.{job.name} is not in the books")
+        lower, upper = row.bounds if rule.bounded else (None, None)
+        run = self._tools.changes.begin_run(job, now, lower, upper, row.run)
+        self._books.change(row, IntervalState.RUNNING, now, run)
+
+    def _is_on(self, job: JobRow, row: ScheduleRow) -> bool:
+        return job.present and job.want is Want.RUN and not row.paused
+
+    def _is_busy(self, job: JobRow) -> bool:
+        run = self._tools.store.run(job.run)
+        return job.following is not None or (run is not None and not run.is_over)
+
+    def _offsets(self, row: ScheduleRow, ends: tuple[datetime, dict[str, int]] | None) -> tuple[int | None, int]:
+        """Return the bounds in the topic of what is accepted now: from where the one before ended."""
+        if ends is None:
+            raise RuntimeError(f"the bus was not asked for schedule {row.pipeline}.{row.job}")
+        (last,) = ends[1].values()
+        before = self._books.newest_offset(row.pipeline, row.job)
+        return (last if before is None else min(before, last)), last
+
+    # -- a person's hands ----------------------------------------------------------------------------------------------
+
+    def pause(self, pipeline: str, job: str, *, paused: bool) -> None:
+        """Make no more runs, or go on.
+
+        Raises:
+            PipelineNotFound, ConfigError: there is no such job, or it has no schedule.
+        """
+        with self._tools.store.write():
+            row = self.require(pipeline, job)
+            if row.paused is not paused:
+                self._books.put_schedule(replace(row, paused=paused))
+                self._tools.store.add_event(pipeline, job, "paused" if paused else "unpaused")
+        self.wake((pipeline, job))
+
+    def skip(self, run: str) -> IntervalRow:
+        """Abandon the interval of a run.
+
+        Raises:
+            RunNotFound: there is no such run, or it is of no interval.
+            ControlConflict: the run is under way, or has succeeded.
+        """
+        return self._moved(run, lambda row: skipped(row.interval, row.state), "skip")
+
+    def retry(self, run: str, *, force: bool) -> IntervalRow:
+        """Let the interval of a run be run again; raises as :meth:`skip`."""
+        return self._moved(run, lambda row: repeated(row.interval, row.state, force=force), "retry")
+
+    def _moved(self, run: str, to: Callable[[IntervalRow], IntervalState], what: str) -> IntervalRow:
+        with self._tools.store.write():
+            found = self._tools.changes.run(run)
+            row = self._books.of_run(run)
+            if row is None:
+                raise RunNotFound(
+                    f"run {run} is not the newest one of an interval of job {found.pipeline}.{found.job}; `jobpipe "
+                    f"schedule intervals {found.pipeline}/{found.job}` lists these with their runs",
+                    run=run,
+                )
+            state = to(row)
+            again = None if row.state is IntervalState.SUCCEEDED else run  # else its sinks would take it for the same
+            self._books.change(row, state, self._tools.clock(), again)
+            self._tools.store.add_event(found.pipeline, found.job, what, detail=str(row.interval), fields={"run": run})
+        self.wake((found.pipeline, found.job))
+        self._tools.held()
+        return replace(row, state=state)
+
+    def backfill(self, pipeline: str, job: str, asked: Interval, *, force: bool) -> Backfill:
+        """Let all intervals in a range be run that have not succeeded.
+
+        Raises:
+            PipelineNotFound: there is no such job.
+            ControlConflict, ConfigError: see :func:`jobpipe.control.schedules.decisions.backfill`.
+        """
+        key = (pipeline, job)
+        rule = self._rule(key)
+        with self._tools.store.write():
+            row = self.require(pipeline, job)
+            if rule is None:
+                raise _without(pipeline, job)
+            if asked.lower < row.known_from and not force:
+                known = shown_time(row.known_from)
+                raise ControlConflict(
+                    f"what ran before {known} is not known any more: give a later --from, or --force",
+                    pipeline=pipeline,
+                    job=job,
+                )
+            overlapping = self._books.overlapping(pipeline, job, asked, MOST_INTERVALS)
+            by_interval = {each.interval: each for each in overlapping}
+            booked = {each.interval: each.state for each in overlapping if each.state is not IntervalState.LEFT_OUT}
+            done = backfill(rule, row.accepted, booked, asked, force=force)
+            now = self._tools.clock()
+            for each in overlapping:
+                if each.state is IntervalState.LEFT_OUT:
+                    inside = [part for part in done.accept if _lies_in(part, each.interval)]
+                    if inside:
+                        self._books.take_back(each, inside)
+            self._books.add(
+                [
+                    IntervalRow(pipeline=pipeline, job=job, interval=each, state=IntervalState.WAITING, since=now)
+                    for each in done.accept
+                ]
+            )
+            for interval in done.repeat:
+                was = by_interval[interval]
+                run = None if was.state is IntervalState.SUCCEEDED else was.run
+                self._books.change(was, IntervalState.WAITING, now, run)
+            if done.accept or done.repeat:
+                self._tools.store.add_event(pipeline, job, "backfill", detail=str(asked))
+        self.wake(key)
+        self._tools.held()
+        return done
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def require(self, pipeline: str, job: str) -> ScheduleRow:
+        """Return the schedule of a job.
+
+        Raises:
+            PipelineNotFound: there is no such job.
+            ConfigError: it has no schedule.
+        """
+        self._tools.changes.jobs(pipeline, job)
+        row = self._books.schedule(pipeline, job)
+        if row is None:
+            raise _without(pipeline, job)
+        return row
+
+    def needed_from(self, row: ScheduleRow) -> datetime:
+        """Return the publish time from which a schedule still needs rows."""
+        books = self._books.books(row)
+        return min([row.accepted, *(each.lower for each in (*books.waiting, *books.running, *books.failed))])
+
+    def next_due(self, row: ScheduleRow) -> datetime | None:
+        """Return when the next interval is due; None: never, or that cannot be known here."""
+        try:
+            rule = self._rule((row.pipeline, row.job))
+        except JobpipeError:
+            return None
+        if rule is None:
+            return None
+        lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
+        following = rule.following(lower)
+        return None if following is None else following.upper + rule.delay
+
+    def _rule(self, key: Key) -> Rule | None:
+        spec = self._spec(key)
+        return None if spec is None else Rule.of(spec)
+
+    def _spec(self, key: Key) -> ScheduleSpec | None:
+        row = self._tools.store.pipeline(key[0])
+        if row is None:
+            return None
+        job = self._tools.loaded.get(key[0], row.version).jobs.get(key[1])
+        return None if job is None else job.spec.schedule
+
+    def _topic(self, key: Key) -> str:
+        job = self._tools.store.job(*key)
+        if job is None or len(job.reads) != 1:
+            raise ConfigError(
+                f"job {key[0]}.{key[1]}: boundaryType OFFSET needs one topic; give boundaryType: TIME",
+                key="boundaryType",
+            )
+        return job.reads[0]
+
+    def _accepted(self, key: Key) -> datetime:
+        row = self._books.schedule(*key)
+        return datetime.min.replace(tzinfo=UTC) if row is None else row.accepted
+
+    def _note_problem(self, key: Key, problem: str) -> None:
+        try:
+            with self._tools.store.write():
+                row = self._books.schedule(*key)
+                if row is not None and row.problem != problem[:1000]:
+                    self._books.put_schedule(replace(row, problem=problem))
+                    self._tools.store.add_event(*key, "schedule", detail=problem)
+        except JobpipeError as error:
+            log.warning("schedule of job %s.%s: %s", *key, error)
+
+
+def _id(key: Key) -> str:
+    return ".".join(key)
+
+
+def _lies_in(part: Interval, whole: Interval) -> bool:
+    return whole.lower <= part.lower and part.upper <= whole.upper
+
+
+def _without(pipeline: str, job: str) -> ConfigError:
+    return ConfigError(f"job {pipeline}.{job} has no schedule; give it one in the file, and submit it", key=job)

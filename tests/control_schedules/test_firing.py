@@ -1,0 +1,331 @@
+"""Schedules on the server: the books, the runs that they make, and what people may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.control.control_server import ControlServer
+from jobpipe.control.interface import IntervalView
+from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
+from jobpipe.pipelines.snapshot import Snapshot
+from jobpipe.pipelines.states import JobState
+from tests.control.world import NAME, Worker, World, job_of, status
+from tests.control_schedules.rules import at
+from tests.pipelines.waiting import eventually
+
+BEGAN = "2026-11-21 12:30"
+
+
+class Clock:
+    """Stands still but where the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = at(BEGAN).timestamp()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def to(self, text: str) -> None:
+        self.now = at(f"2026-11-21 {text}" if len(text) == 5 else text).timestamp()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Hourly:
+    """A server with a job that reads hour after hour; its attempts are counted."""
+
+    def __init__(self, world: World, clock: Clock) -> None:
+        self.world, self.clock = world, clock
+        self.server = self.begin()
+        self._attempts = 0
+
+    def begin(self) -> ControlServer:
+        return self.world.server(clock=self.clock)
+
+    def submit(self, **schedule: Any) -> None:
+        job = job_of(
+            execution={"runtime-mode": "BATCH"},
+            source={"type": "jobpipe", "subscribe": "orders"},
+            sink={"type": "json", "path": "out/${run.lower}"},
+            schedule={"every": "hour", **schedule},
+        )
+        self.server.submit(self.world.submission({"report": job}))
+
+    def fire(self, text: str) -> None:
+        """Let time come, and the engine fire."""
+        self.clock.to(text)
+        self.server._scheduler._fire(f"{NAME}.report", at(BEGAN))
+
+    def work(self) -> tuple[Worker, Snapshot]:
+        """Let the next attempt take its lease."""
+        self._attempts += 1
+        snapshot = Snapshot.read(self.world.attempt(self._attempts).snapshot)
+        return self.world.work(self._attempts), snapshot
+
+    def end(self, state: str = "FINISHED") -> tuple[str, str]:
+        """Let the next attempt end; return its run and the hours that it read."""
+        worker, snapshot = self.work()
+        more = {"error": "DataLoss"} if state == "FAILED" else {}  # is not tried again
+        worker.end(state, 0 if state == "FINISHED" else 1, **more)
+        lower, upper = snapshot.lower, snapshot.upper
+        assert isinstance(lower, datetime)
+        assert isinstance(upper, datetime)
+        return snapshot.run, f"{lower:%H:%M}-{upper:%H:%M}"
+
+    def states(self) -> list[str]:
+        """Return the intervals with their states, the oldest first."""
+        found = self.server.intervals(NAME, "report", limit=1000)
+        return [f"{_hour(each.lower)}-{_hour(each.upper)} {each.state}" for each in reversed(found)]
+
+    def settled(self, *states: str) -> None:
+        eventually(lambda: self.states() == list(states))
+
+    def interval(self, hour: str) -> IntervalView:
+        (found,) = [each for each in self.server.intervals(NAME, "report") if _hour(each.lower) == hour]
+        return found
+
+
+def _hour(text: str) -> str:
+    return text[11:16]
+
+
+@pytest.fixture
+def hourly(world: World, clock: Clock) -> Hourly:
+    return Hourly(world, clock)
+
+
+def test_each_interval_is_run_once(hourly: Hourly) -> None:
+    hourly.submit()
+    assert hourly.states() == []
+    hourly.fire("12:59")
+    assert hourly.states() == []
+    hourly.fire("13:00")
+    hourly.fire("13:00")
+    assert hourly.states() == ["12:00-13:00 RUNNING"]
+    assert hourly.end()[1] == "12:00-13:00"
+    hourly.settled("12:00-13:00 SUCCEEDED")
+    hourly.fire("16:10")  # one after the other: a job has one lease
+    assert [hourly.end()[1] for _ in range(3)] == ["13:00-14:00", "14:00-15:00", "15:00-16:00"]
+    hourly.settled(*(f"{hour}:00-{hour + 1}:00 SUCCEEDED" for hour in range(12, 16)))
+    view = hourly.server.schedule(NAME, "report")
+    assert (view.accepted, view.next_due) == ("2026-11-21T16:00:00Z", at("2026-11-21 17:00").timestamp())
+    assert (view.rule, view.active, view.waiting, view.running, view.failed) == ("every hour", True, 0, 0, 0)
+    assert view.last is not None
+    assert (view.last.lower, view.last.state) == ("2026-11-21T15:00:00Z", "SUCCEEDED")
+    assert status(hourly.server).schedule == view
+    assert [view] == list(hourly.server.schedules()) == list(hourly.server.schedules(NAME))
+    assert len(hourly.server.runs(NAME, "report")) == 4
+
+
+def test_a_run_waits_for_the_delay(hourly: Hourly) -> None:
+    hourly.submit(delay="10m")
+    hourly.fire("13:09")
+    assert hourly.states() == []
+    hourly.fire("13:10")
+    assert hourly.states() == ["12:00-13:00 RUNNING"]
+
+
+def test_missed_intervals_in_one_run(hourly: Hourly) -> None:
+    hourly.submit(catchup="latest")
+    hourly.fire("16:10")
+    assert hourly.end()[1] == "12:00-16:00"
+    hourly.settled("12:00-16:00 SUCCEEDED")
+
+
+def test_missed_intervals_that_are_left_out_and_run_later(hourly: Hourly) -> None:
+    hourly.submit(catchup="none")
+    hourly.fire("16:10")
+    assert hourly.end()[1] == "15:00-16:00"
+    hourly.settled("12:00-15:00 LEFT_OUT", "15:00-16:00 SUCCEEDED")
+    assert [each.detail for each in hourly.server.events() if each.what == "left out"] == [
+        "no run reads [2026-11-21T12:00:00Z, 2026-11-21T15:00:00Z)"
+    ]
+    done = hourly.server.backfill(NAME, "report", at("2026-11-21 13:00"), at("2026-11-21 17:00"))
+    assert (done.added, done.repeated, done.done, done.ahead) == (2, 0, 1, 1)
+    assert [hourly.end()[1] for _ in range(2)] == ["13:00-14:00", "14:00-15:00"]
+    hourly.settled("12:00-13:00 LEFT_OUT", "13:00-14:00 SUCCEEDED", "14:00-15:00 SUCCEEDED", "15:00-16:00 SUCCEEDED")
+
+
+def test_what_was_before_the_schedule(hourly: Hourly) -> None:
+    hourly.submit()
+    done = hourly.server.backfill(NAME, "report", at("2026-11-21 10:00"), at("2026-11-21 12:00"))
+    assert done.added == 2
+    assert [hourly.end()[1] for _ in range(2)] == ["10:00-11:00", "11:00-12:00"]
+    hourly.settled("10:00-11:00 SUCCEEDED", "11:00-12:00 SUCCEEDED")
+    again = hourly.server.backfill(NAME, "report", at("2026-11-21 10:00"), at("2026-11-21 12:00"))
+    assert (again.added, again.done) == (0, 2)
+    (first, second) = (hourly.interval(hour).run for hour in ("10:00", "11:00"))
+    forced = hourly.server.backfill(NAME, "report", at("2026-11-21 10:00"), at("2026-11-21 11:00"), force=True)
+    assert forced.repeated == 1
+    run, hours = hourly.end()
+    assert hours == "10:00-11:00"
+    assert run not in (first, second)  # a new one, so that topics get the rows once more
+    with pytest.raises(ConfigError, match="ends after it begins"):
+        hourly.server.backfill(NAME, "report", at("2026-11-21 12:00"), at("2026-11-21 12:00"))
+
+
+def test_a_failed_interval_waits_for_a_person(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("15:00")
+    first, _ = hourly.end("FAILED")
+    second, hours = hourly.end()  # the next one does not wait for it
+    assert hours == "13:00-14:00"
+    hourly.end()
+    hourly.settled("12:00-13:00 FAILED", "13:00-14:00 SUCCEEDED", "14:00-15:00 SUCCEEDED")
+    with pytest.raises(ControlConflict, match="has succeeded; force it to run again"):
+        hourly.server.retry(second)
+    with pytest.raises(ControlConflict, match="has succeeded; there is nothing to skip"):
+        hourly.server.skip(second)
+    assert hourly.server.retry(first).state == "WAITING"
+    run, hours = hourly.end()
+    assert (run, hours) == (first, "12:00-13:00")  # under its id, so that sinks know what they have of it
+    hourly.settled("12:00-13:00 SUCCEEDED", "13:00-14:00 SUCCEEDED", "14:00-15:00 SUCCEEDED")
+    view = hourly.server.run(first)
+    assert (view.state, len(view.attempts), view.detail) == (JobState.FINISHED, 2, "")
+    with pytest.raises(RunNotFound):
+        hourly.server.retry("no-run")
+
+
+def test_intervals_that_depend_on_those_before(hourly: Hourly) -> None:
+    hourly.submit(**{"self-depend": True})
+    hourly.fire("15:00")
+    first, _ = hourly.end("FAILED")
+    hourly.settled("12:00-13:00 FAILED")
+    hourly.fire("15:30")
+    assert hourly.states() == ["12:00-13:00 FAILED"]
+    assert hourly.server.skip(first).state == "SKIPPED"
+    assert [hourly.end()[1] for _ in range(2)] == ["13:00-14:00", "14:00-15:00"]
+    hourly.settled("12:00-13:00 SKIPPED", "13:00-14:00 SUCCEEDED", "14:00-15:00 SUCCEEDED")
+
+
+def test_an_interval_whose_job_was_stopped_is_run_when_it_goes_on(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("13:00")
+    worker, _ = hourly.work()
+    run = hourly.interval("12:00").run
+    hourly.server.stop(NAME)
+    worker.end("STOPPED", 0)
+    hourly.settled("12:00-13:00 WAITING")
+    hourly.fire("15:00")
+    assert hourly.states() == ["12:00-13:00 WAITING"]
+    assert not hourly.server.schedule(NAME, "report").active
+    hourly.server.resume(NAME)
+    assert hourly.end() == (run, "12:00-13:00")
+    assert [hourly.end()[1] for _ in range(2)] == ["13:00-14:00", "14:00-15:00"]
+
+
+def test_a_run_that_is_canceled_waits_for_a_person(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("13:00")
+    worker, _ = hourly.work()
+    hourly.server.cancel(str(hourly.interval("12:00").run))
+    worker.end("STOPPED", 0)
+    hourly.settled("12:00-13:00 FAILED")
+
+
+def test_a_schedule_that_is_paused(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("13:00")
+    view = hourly.server.pause(NAME, "report")
+    assert (view.paused, view.active, view.next_due) == (True, False, None)
+    hourly.end()
+    hourly.settled("12:00-13:00 SUCCEEDED")
+    hourly.fire("15:00")
+    assert hourly.states() == ["12:00-13:00 SUCCEEDED"]
+    hourly.server.pause(NAME, "report", paused=False)
+    assert [hourly.end()[1] for _ in range(2)] == ["13:00-14:00", "14:00-15:00"]
+
+
+def test_the_next_server_goes_on(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("14:30")
+    hourly.world.attempt(1)
+    hourly.server.close()
+    hourly.clock.to("16:10")
+    hourly.server = hourly.begin()
+    assert [hourly.end()[1] for _ in range(4)] == ["12:00-13:00", "13:00-14:00", "14:00-15:00", "15:00-16:00"]
+    hourly.settled(*(f"{hour}:00-{hour + 1}:00 SUCCEEDED" for hour in range(12, 16)))
+
+
+def test_a_changed_rule_goes_on_where_the_one_before_was(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("13:00")
+    hourly.end()
+    hourly.settled("12:00-13:00 SUCCEEDED")
+    hourly.submit(every="2 hours")
+    hourly.fire("16:00")
+    assert [hourly.end()[1] for _ in range(2)] == ["13:00-14:00", "14:00-16:00"]
+
+
+def test_a_job_without_its_schedule(hourly: Hourly, world: World) -> None:
+    hourly.submit()
+    hourly.fire("13:00")
+    hourly.end()
+    hourly.settled("12:00-13:00 SUCCEEDED")
+    hourly.server.submit(world.submission())
+    with pytest.raises(ConfigError, match="has no schedule"):
+        hourly.server.schedule(NAME, "report")
+    assert hourly.server.schedules() == ()
+    assert status(hourly.server).schedule is None
+
+
+def test_a_rule_without_moments_is_refused(hourly: Hourly) -> None:
+    hourly.submit(every=None, crontab="0 0 29 2 *")
+    with pytest.raises(PipelineError, match="schedule"):
+        hourly.submit(every=None, crontab="0 0 30 2 *")
+
+
+def test_what_a_schedule_needs_is_held(hourly: Hourly, world: World) -> None:
+    held: Callable[[], datetime | None] = lambda: _held(world)  # noqa: E731
+    world.topics.served.add("orders")
+    hourly.submit()
+    eventually(lambda: held() == at("2026-11-21 12:00"))
+    hourly.fire("14:00")
+    run, _ = hourly.end("FAILED")
+    hourly.end()
+    hourly.settled("12:00-13:00 FAILED", "13:00-14:00 SUCCEEDED")
+    assert held() == at("2026-11-21 12:00")
+    world.topics.gaps["orders"] = "the spool was full"
+    hourly.server.skip(run)
+    eventually(lambda: held() == at("2026-11-21 14:00"))
+    eventually(lambda: any(each.what == "gap" for each in hourly.server.events()))
+    (gap,) = [each for each in hourly.server.events() if each.what == "gap"]
+    assert (gap.job, gap.detail) == ("report", "topic orders: the spool was full; 3 batches are missing")
+    hourly.server.stop(NAME)
+    hourly.server.delete(NAME)
+    eventually(lambda: held() is None)
+
+
+def _held(world: World) -> datetime | None:
+    found = world.topics.holds.get(("orders", f"{NAME}.report"))
+    assert found is None or isinstance(found.value, int)
+    return None if found is None else datetime.fromtimestamp(int(str(found.value)) / 1000, at(BEGAN).tzinfo)
+
+
+def test_bounds_that_are_offsets(hourly: Hourly, world: World) -> None:
+    world.topics.tails["orders"] = 7
+    hourly.submit(boundaryType="OFFSET", catchup="latest")
+    bounds = []
+    for number, (hour, tail) in enumerate((("13:00", 7), ("14:00", 12), ("15:00", 12)), 1):
+        world.topics.tails["orders"] = tail
+        hourly.fire(hour)
+        snapshot = Snapshot.read(world.attempt(number).snapshot)
+        bounds.append((snapshot.lower, snapshot.upper))
+        world.work(number).end("FINISHED", 0)
+        eventually(lambda: hourly.server.schedule(NAME, "report").running == 0)
+    assert bounds == [(7, 7), (7, 12), (12, 12)]
