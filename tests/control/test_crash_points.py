@@ -7,10 +7,10 @@ two attempts at once, no end lost or counted twice, and nothing left.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -116,6 +116,8 @@ class Runner:
             self._leave("FAILED", 3, 1)
         elif self._role == "is killed":
             self.end(-9)
+        elif self._role == "finishes":
+            self._leave("FINISHED", 1, 0)
         elif order is not None and order.want == "stop":
             self._leave("STOPPED", 5, 0)
 
@@ -156,6 +158,8 @@ class Plugins(FakePlugins):
 class Script:
     """One run: an attempt that fails, one that is killed, one that is stopped."""
 
+    jobs: ClassVar[Mapping[str, Any]] = {"report": job_of()}
+
     def __init__(self, folder: Path, fatal: int | None, plugins: Plugins) -> None:
         self.plugins = plugins
         plugins.script = self
@@ -181,7 +185,7 @@ class Script:
         """Run servers one after the other until all is done; return the run."""
         run = ""
         while True:
-            server = _Server(self)
+            server = ScriptServer(self)
             try:
                 run = run or server.submit()
                 server.count_steps()
@@ -193,7 +197,9 @@ class Script:
                 server.close()
 
 
-class _Server:
+class ScriptServer:
+    """One server of a script."""
+
     def __init__(self, script: Script) -> None:
         self.script = script
         self.life = script.life
@@ -254,12 +260,13 @@ class _Server:
     def submit(self) -> str:
         tree = {
             "pipeline": {"name": NAME, "launcher": {"type": "fake"}, "restart": {"delay": "5s", "max-attempts": 3}},
-            "jobs": {"report": job_of()},
+            "jobs": dict(self.script.jobs),
         }
         folder = self.script.folder
         submission = Submission(file=folder / "pipeline.yaml", folder=folder, tree=json.loads(json.dumps(tree)))
         pipeline = load_tree(tree, file=submission.file, folder=folder, plugins=self.plugins)
-        return self.changes.submit(submission, pipeline, (), self.script.now).runs["report"]
+        self.pipeline = pipeline
+        return self.changes.submit(submission, pipeline, (), self.script.now).runs.get("report", "")
 
     def until_done(self, run: str) -> None:
         script, asked = self.script, False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jobpipe.config import load
+from jobpipe.control.interface import ScheduleView
 from jobpipe.control.server_access import read_access_file
 from jobpipe.net.certs import describe
 from jobpipe.pipelines.loading import load_tree
@@ -35,6 +37,31 @@ def test_look_stop_delete(served: Served) -> None:
         ("stop", "flights", None),
         ("delete", "flights", False),
     ]
+
+
+@pytest.mark.slow
+def test_schedules(served: Served) -> None:
+    """With a run that is called ID."""
+    served.client.submit(served.submission(audit={"source": {"type": "rate"}, "sink": {"type": "console"}}))
+    control = served.control
+    control.run_views["ID"] = replace(control.run("run-1"), id="ID", job="audit")
+    control.schedule_views[("flights", "audit")] = ScheduleView(
+        pipeline="flights",
+        job="audit",
+        rule="every day",
+        paused=False,
+        active=True,
+        accepted="2026-11-22T00:00:00Z",
+        next_due=None,
+        waiting=0,
+        running=0,
+        failed=0,
+    )
+    done = shell(block("docs/server.md", "schedules"), served.folder, JOBPIPE__HOME=str(served.home))
+    assert done.returncode == 0, done.stderr
+    called = [call[0] for call in control.calls]
+    operated = [name for name in called if name in ("pause", "backfill", "retry", "skip")]
+    assert operated == ["pause", "pause", "backfill", "retry", "skip"]
 
 
 @pytest.mark.slow

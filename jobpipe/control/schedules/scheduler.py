@@ -295,19 +295,19 @@ class Scheduler:
 
     def _moved(self, run: str, to: Callable[[IntervalRow], IntervalState], what: str) -> IntervalRow:
         with self._tools.store.write():
-            found = self._tools.changes.run(run)
-            row = self._books.of_run(run)
+            row = self._books.of_run(run)  # which outlives the run's own row
             if row is None:
+                found = self._tools.changes.run(run)
                 raise RunNotFound(
                     f"run {run} is not the newest one of an interval of job {found.pipeline}.{found.job}; `jobpipe "
                     f"schedule intervals {found.pipeline}/{found.job}` lists these with their runs",
                     run=run,
                 )
-            state = to(row)
+            state, key = to(row), (row.pipeline, row.job)
             again = None if row.state is IntervalState.SUCCEEDED else run  # else its sinks would take it for the same
             self._books.change(row, state, self._tools.clock(), again)
-            self._tools.store.add_event(found.pipeline, found.job, what, detail=str(row.interval), fields={"run": run})
-        self.wake((found.pipeline, found.job))
+            self._tools.store.add_event(*key, what, detail=str(row.interval), fields={"run": run})
+        self.wake(key)
         self._tools.held()
         return replace(row, state=state)
 
