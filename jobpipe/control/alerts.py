@@ -13,6 +13,7 @@ from pathlib import Path
 from jobpipe.config import Config
 from jobpipe.control.interface import Control, Event
 from jobpipe.control.room import LAGGING
+from jobpipe.control.schedules.hold_keeper import GAP
 from jobpipe.errors import JobpipeError, StoreError
 from jobpipe.pipelines.alert_section import alerts_of
 from jobpipe.pipelines.alerting import FIRST_DELAY, Alert, Outbox
@@ -24,8 +25,8 @@ from jobpipe.pipelines.webhook import Resolve, resolve
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-TOLD = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING"})  # what happens in this version, of what a file may name
-NAMES = TOLD | {"GAP"}
+NAMES = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"})  # what a file may name
+_EACH = (LAGGING, GAP)  # events of which each one is told, also one after the other
 MOST_BYTES = 4 * 1024 * 1024  # of the file
 
 
@@ -159,12 +160,12 @@ class Alerts:
             for known in [each for each in self._last if each[0] == event.pipeline]:
                 del self._last[known]
         # The store is read before the event counts as known: if it fails, the event is taken again.
-        again = event.what != LAGGING and self._last.get(key) == said
+        again = event.what not in _EACH and self._last.get(key) == said
         alerts = [] if again else self._alerts(event)
         with self._lock:
             self._progress.waiting |= {(alert.event, alert.number): alert.since for alert in alerts}
             self._progress.read = event.id
-        if said[0] and event.job is not None and event.what != LAGGING:
+        if said[0] and event.job is not None and event.what not in _EACH:
             self._last[key] = said
         for alert in alerts:
             self._outbox.add(alert)

@@ -14,7 +14,6 @@ from types import TracebackType
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.control.alerts import TOLD
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.chores import Chores
@@ -409,11 +408,7 @@ def _require_absolute(submission: Submission) -> None:
 
 def _require_supported(pipeline: Pipeline) -> None:
     file = str(pipeline.file)
-    problems = [
-        Problem(file, None, f"jobs.{name}.route", "this version does not support routes", "leave it out")
-        for name, job in pipeline.jobs.items()
-        if job.spec.route
-    ]
+    problems = []
     for name, job in pipeline.jobs.items():
         if job.spec.schedule is not None:
             if job.spec.schedule.max_active_runs > 1:
@@ -424,11 +419,6 @@ def _require_supported(pipeline: Pipeline) -> None:
             except ConfigError as error:
                 what, _, remedy = error.message.partition("; ")
                 problems.append(Problem(file, None, f"jobs.{name}.schedule", what, remedy or "mend it"))
-    for number, alert in enumerate(pipeline.spec.alerts):
-        if silent := [name for name in alert.on if name not in TOLD]:
-            what = f"{' and '.join(silent)}: this version does not report this"
-            remedy = f"use only {', '.join(sorted(TOLD))}"
-            problems.append(Problem(file, None, f"pipeline.alerts[{number}].on", what, remedy))
     if problems:
         raise pipeline_error(problems)
 

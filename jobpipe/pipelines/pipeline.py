@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from jobpipe.pipelines.parameters import RunValues, fill
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.spec import JobSpec, Mode, PipelineSpec, StageSpec
+from jobpipe.pipelines.spec import JobSpec, Mode, PipelineSpec, StageSpec, TriggerSpec
 from jobpipe.pipelines.tree import Path, TreeNode
 
 P = TypeVar("P", bound=Plugin)
@@ -76,6 +76,14 @@ class Job:
     def stages(self) -> tuple[Stage[Any], ...]:
         """All of them, in the order in which rows pass them."""
         return (*self.sources.values(), *self.transforms, *self.sinks)
+
+    @property
+    def trigger(self) -> TriggerSpec | None:
+        """When its micro-batches begin: as its schedule says, whose runs have an end, else as the job does."""
+        schedule = self.spec.schedule
+        if schedule is not None and schedule.mode == "available-now":
+            return TriggerSpec.model_validate({"available-now": True})
+        return self.spec.trigger
 
     def arguments(self, run: RunValues) -> list[str]:
         """Return the arguments of its own program, for a run."""

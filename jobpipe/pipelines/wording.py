@@ -183,7 +183,7 @@ def _problem(
 ) -> Problem:
     key = str(path[-1]) if path else ""
     if kind == "missing":
-        about = names.get(key, "")
+        about = names.get(key, "").removesuffix(" Default: null.")  # what must be given has none
         return problem_at(root, path, "it is missing", f"give it: {about}" if about else "give it")
     if kind == "wrong_key":
         return problem_at(root, path, context["what"], context["remedy"])

@@ -529,6 +529,19 @@ def test_a_pipeline_in_the_foreground_is_not_run_by_the_server_too(world: World)
     world.attempt(1)
 
 
+def test_a_job_with_routes(world: World) -> None:
+    server = world.server()
+    job = job_of(
+        source={"type": "jobpipe", "subscribePattern": "raw[.].*"},
+        sink={"type": "jobpipe", "topic": "others"},
+        route=[{"source-table": "raw.orders", "sink-table": "orders"}],
+    )
+    server.submit(world.submission({"report": job}))
+    world.work(1)
+    wait(server, JobState.RUNNING)
+    assert status(server).publishes == ("others", "orders")
+
+
 def test_a_second_server_is_refused(world: World) -> None:
     world.server()
     with pytest.raises(ConfigError, match=f"by process {os.getpid()}"):

@@ -290,6 +290,28 @@ def test_a_rule_without_moments_is_refused(hourly: Hourly) -> None:
         hourly.submit(every=None, crontab="0 0 30 2 *")
 
 
+def test_runs_of_one_job_follow_each_other(hourly: Hourly) -> None:
+    hourly.submit(**{"max-active-runs": 1})
+    with pytest.raises(PipelineError, match="the runs of a job follow each other"):
+        hourly.submit(**{"max-active-runs": 2})
+
+
+def test_a_stream_that_takes_what_is_available(hourly: Hourly, world: World) -> None:
+    world.topics.served.add("orders")
+    job = job_of(source={"type": "jobpipe", "subscribe": "orders"}, schedule={"every": "hour", "mode": "available-now"})
+    hourly.server.submit(world.submission({"report": job}))
+    eventually(lambda: _held(world) == at("2026-11-21 12:00"))
+    hourly.fire("14:30")
+    worker, snapshot = hourly.work()
+    assert (snapshot.lower, snapshot.upper) == (None, None)
+    trigger = hourly.server._loaded.get(NAME, 1).jobs["report"].trigger
+    assert trigger is not None
+    assert trigger.available_now
+    worker.end("FINISHED", 0)
+    hourly.settled("12:00-14:00 SUCCEEDED")
+    eventually(lambda: _held(world) == at("2026-11-21 14:00"))
+
+
 def test_what_a_schedule_needs_is_held(hourly: Hourly, world: World) -> None:
     held: Callable[[], datetime | None] = lambda: _held(world)  # noqa: E731
     world.topics.served.add("orders")

@@ -1,4 +1,7 @@
-"""A server with a schedule is killed before and after each single step; another one goes on, and no interval differs."""
+"""A server with a schedule is killed before and after each single step; the next one goes on, and no interval differs.
+
+A step is a change of the store, of the registry, or of the launcher.
+"""
 
 from __future__ import annotations
 

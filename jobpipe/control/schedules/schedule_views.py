@@ -127,12 +127,11 @@ def rule_words(spec: ScheduleSpec) -> str:
 
 
 def _read_by_run(pipeline: Pipeline, job: JobRow) -> Iterator[tuple[str, str]]:
-    """Yield (topic, hold) of each topic of which a run of a job reads an interval, as far as the file tells."""
-    loaded = pipeline.jobs[job.name]
-    spec = loaded.spec.schedule
-    if spec is None or spec.mode != "bounded":
-        return  # a stream has a subscription, which its publisher waits for
-    for view, stage in loaded.sources.items():
+    """Yield (topic, hold) of each topic that a run of a job reads, as far as the file tells.
+
+    Also of streams that take what is available: a run begins after the end of its interval, and reads all before that.
+    """
+    for view, stage in pipeline.jobs[job.name].sources.items():
         if stage.type == "jobpipe":
             suffix = "" if view is None else f".{view}"
             for name in stage.plugin.topics().names:

@@ -258,7 +258,7 @@ def _context(snapshot: Snapshot, pipeline: Pipeline, job: Job, check: Callable[[
         run=snapshot.values,
         parameters=pipeline.spec.parameters,
         topic_prefix=pipeline.spec.topic_prefix,
-        trigger=job.spec.trigger,
+        trigger=job.trigger,
         subscribers=subscribers_of(pipeline, job),
         attempt=snapshot.attempt,
         check=check,
