@@ -61,6 +61,7 @@ CREATE TABLE intervals (
 CREATE INDEX open_intervals ON intervals (pipeline, job, state, lower)
     WHERE state IN ('WAITING', 'RUNNING', 'FAILED');
 CREATE INDEX interval_of_run ON intervals (run) WHERE run IS NOT NULL;
+CREATE TABLE holds (topic TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (topic, name)) STRICT;
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, pipeline TEXT NOT NULL, job TEXT, what TEXT NOT NULL,
     state TEXT, detail TEXT NOT NULL, fields TEXT NOT NULL

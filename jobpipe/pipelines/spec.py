@@ -137,8 +137,8 @@ class ScheduleSpec(Section):
     """When bounded runs are made; each reads the interval since the one before."""
 
     crontab: Crontab | None = Field(default=None, description="When an interval ends: five fields, as in 0 2 * * *.")
-    every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,3} )?(minute|hour|day|week|month|year)s?$")] | None = Field(
-        default=None, description="Instead of crontab, a period of the calendar: hour, 15 minutes, month."
+    every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,3} )?(second|minute|hour|day|week|month|year)s?$")] | None = (
+        Field(default=None, description="Instead of crontab, a period of the calendar: hour, 15 minutes, month.")
     )
     timezone: TimeZone = Field(default="UTC", description="Time zone of crontab, and of days and months.")
     delay: Duration = Field(

@@ -52,7 +52,7 @@ def obey(server: ControlServer, file: Path) -> None:
 def show(server: ControlServer, path: Path) -> None:
     """Write how all stands."""
     jobs = [job for pipeline in server.pipelines() for job in pipeline.jobs]
-    runs = [run for pipeline in server.pipelines() for run in server.runs(pipeline.name)]
+    runs = [run for pipeline in server.pipelines() for run in server.runs(pipeline.name, limit=1000)]
     found = {
         "at": time.time(),
         "pid": os.getpid(),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.control.schedules.moments import CrontabTimes, Times
+from jobpipe.control.schedules.moments import CrontabTimes, Times, period_times
 from jobpipe.errors import ConfigError
 from tests.control_schedules.rules import at, clock_changes, rule
 
@@ -139,6 +139,8 @@ def test_hours_and_minutes_are_time_that_passes() -> None:
         "10-25 07:00 +0100",
         "10-25 13:00 +0100",
     ]
+    assert some("20 seconds", "UTC", "2026-01-01T00:00:30Z", 1) == ["01-01 00:00 +0000"]
+    assert period_times("20 seconds", UTC, None).after(at("2026-01-01 00:00:30")) == at("2026-01-01 00:00:40")
     assert some("15 minutes", "Asia/Kolkata", "2026-01-01T00:01Z", 2) == ["01-01 05:45 +0530", "01-01 06:00 +0530"]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from jobpipe.control.schedules.interval_store import IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import DataLoss, HoldNotFound, JobpipeError
@@ -54,6 +55,7 @@ class HoldKeeper:
 
     def __init__(self, store: Store, admin: Holder, needed: Callable[[], Iterable[Needed]]) -> None:
         self._store = store
+        self._books = IntervalStore(store)
         self._admin = admin
         self._needed = needed
         self._kept: dict[tuple[str, str], datetime] = {}  # of each topic and hold, from where it was last moved to
@@ -94,18 +96,24 @@ class HoldKeeper:
                 return
             if self._kept.get((topic, name)) != each.since:
                 self._move(each)
-        for topic, name in self._kept.keys() - found.keys():
-            try:
-                self._admin.release(topic, name)
-            except HoldNotFound:
-                pass
-            except JobpipeError as error:
-                log.info("hold %s of topic %s cannot be released now: %s", name, topic, error)
-                continue
-            del self._kept[(topic, name)]
+        for topic, name in self._books.holds():
+            if (topic, name) not in found and not self._closed:
+                self._give_back(topic, name)
+
+    def _give_back(self, topic: str, name: str) -> None:
+        try:
+            self._admin.release(topic, name)
+        except HoldNotFound:
+            pass
+        except JobpipeError as error:
+            log.info("hold %s of topic %s cannot be released now: %s", name, topic, error)
+            return
+        self._books.remove_hold(topic, name)
+        self._kept.pop((topic, name), None)
 
     def _move(self, each: Needed) -> None:
         place = Boundary.of(each.since, "since")
+        self._books.add_hold(each.topic, each.name)
         try:
             held = self._admin.hold(each.topic, each.name, Boundary(place.kind, place.value, "latest"))
         except DataLoss as error:

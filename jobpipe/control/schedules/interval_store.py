@@ -240,6 +240,23 @@ class IntervalStore:
             self._database.execute(f"DELETE {_OF_JOB} AND lower = ?", *key, text_of(left_out.interval.lower))
             self.leave_out(*key, rest, left_out.since)
 
+    # -- holds ---------------------------------------------------------------------------------------------------------
+
+    def holds(self) -> list[tuple[str, str]]:
+        """Return (topic, name) of those that were taken, and not given back."""
+        rows = self._database.all("SELECT topic, name FROM holds ORDER BY topic, name")
+        return [(row["topic"], row["name"]) for row in rows]
+
+    def add_hold(self, topic: str, name: str) -> None:
+        """Note one before it is taken."""
+        with self._store.write():
+            self._database.execute("INSERT OR IGNORE INTO holds VALUES (?, ?)", topic, name)
+
+    def remove_hold(self, topic: str, name: str) -> None:
+        """Forget one that was given back."""
+        with self._store.write():
+            self._database.execute("DELETE FROM holds WHERE topic = ? AND name = ?", topic, name)
+
     def prune(self, row: ScheduleRow) -> ScheduleRow:
         """Forget the oldest that are done, if there are too many; return the schedule as it is to be stored then."""
         key = (row.pipeline, row.job)

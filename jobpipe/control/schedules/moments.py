@@ -15,9 +15,9 @@ cronsim is only asked which times match; it knows no zone here. By its own arith
 of the repeated hour is one that has passed, and moments are lost where the clock changes by half an hour.
 
 **Periods.** Days, weeks, months and years begin at midnight of the zone: where that is skipped, as soon as the clock
-has gone forward, where it comes twice, at the first. Minutes and hours are time that has passed, whatever the clock
-shows. Periods are counted from ``start``, if the schedule has one (minutes and hours from that very moment, the others
-from its day, month or year), else from 1970-01-01, weeks from a Monday; so ``15 minutes`` ends at :00, :15, :30 and
+has gone forward, where it comes twice, at the first. Seconds, minutes and hours are time that has passed, whatever the
+clock shows. Periods are counted from ``start``, if the schedule has one (those from that very moment, the others from
+its day, month or year), else from 1970-01-01, weeks from a Monday; so ``15 minutes`` ends at :00, :15, :30 and
 :45 UTC, and ``3 months`` are quarters.
 """
 
@@ -38,6 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONDAY = date(1969, 12, 29)
 _DAY_AND_HOUR = timedelta(hours=25)  # no clock was ever set by more
 _MINUTE = timedelta(minutes=1)
+_ELAPSED = {"second": timedelta(seconds=1), "minute": _MINUTE, "hour": timedelta(hours=1)}
 
 
 class Times(ABC):
@@ -215,8 +216,8 @@ def period_times(every: str, zone: tzinfo, start: datetime | None) -> Times:
     number, _, unit = every.rpartition(" ")
     count = int(number or 1)
     unit = unit.removesuffix("s")
-    if unit in ("minute", "hour"):
-        return ElapsedTimes(timedelta(minutes=count * (60 if unit == "hour" else 1)), start)
+    if unit in _ELAPSED:
+        return ElapsedTimes(count * _ELAPSED[unit], start)
     first = _EPOCH.date() if start is None else start.astimezone(zone).date()
     if unit == "week" and start is None:
         first = _MONDAY

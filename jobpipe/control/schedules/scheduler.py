@@ -154,7 +154,7 @@ class Scheduler:
 
     def _fire(self, id_: str, at: datetime) -> None:
         pipeline, _, job = id_.partition(".")
-        self.look((pipeline, job))
+        self._look_or_retry((pipeline, job))
 
     def _follow(self) -> None:
         while True:
@@ -168,16 +168,20 @@ class Scheduler:
                     self._changed.wait(min(self._due.values()) - now if self._due else None)
                 else:
                     return
-            try:
-                self.look(key)
-            except Exception as error:
-                if isinstance(error, JobpipeError):
-                    log.warning("schedule of job %s.%s: %s", *key, error)
-                    self._note_problem(key, error.message)
-                else:
-                    log.exception("schedule of job %s.%s", *key)
-                with self._changed:
-                    self._due.setdefault(key, time.monotonic() + RETRY_SECONDS)
+            self._look_or_retry(key)
+
+    def _look_or_retry(self, key: Key) -> None:
+        try:
+            self.look(key)
+            return
+        except JobpipeError as error:
+            log.warning("schedule of job %s.%s: %s", *key, error)
+            self._note_problem(key, error.message)
+        except Exception:
+            log.exception("schedule of job %s.%s", *key)
+        with self._changed:
+            self._due.setdefault(key, time.monotonic() + RETRY_SECONDS)
+            self._changed.notify_all()
 
     def look(self, key: Key) -> None:
         """Decide what a schedule does now, store it, and let its runs begin.
