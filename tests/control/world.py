@@ -130,6 +130,8 @@ class Coordinators:
         self.required[(topic, name)] = required
 
     def status(self, topic: str) -> dict[str, Any]:
+        if topic not in self.tails:
+            raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         return {"tail": self.tails[topic]}
 
     def hold(self, topic: str, name: str, to: Boundary) -> HoldReply:

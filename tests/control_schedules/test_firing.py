@@ -351,3 +351,19 @@ def test_bounds_that_are_offsets(hourly: Hourly, world: World) -> None:
         world.work(number).end("FINISHED", 0)
         eventually(lambda: hourly.server.schedule(NAME, "report").running == 0)
     assert bounds == [(7, 7), (7, 12), (12, 12)]
+
+
+def test_a_bus_that_does_not_answer(hourly: Hourly, world: World) -> None:
+    hourly.submit(boundaryType="OFFSET", catchup="latest")
+    hourly.fire("13:00")
+    view = hourly.server.schedule(NAME, "report")
+    assert (view.problem, view.running, view.accepted) == (
+        "topic 'orders' is not served",
+        0,
+        "2026-11-21T12:00:00Z",
+    )
+    assert [each.detail for each in hourly.server.events() if each.what == "schedule"] == [view.problem]
+    world.topics.tails["orders"] = 5
+    hourly.fire("13:10")
+    view = hourly.server.schedule(NAME, "report")
+    assert (view.problem, view.running, view.accepted) == ("", 1, "2026-11-21T13:00:00Z")
