@@ -32,7 +32,7 @@ _KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
 
 @click.group()
 def run() -> None:
-    """List, show, cancel, retry and skip runs of jobs; each run may have several attempts."""
+    """Start, list, show, cancel, retry and skip runs of jobs; each run may have several attempts."""
 
 
 @run.command("list", epilog=_KEYS)
@@ -72,6 +72,36 @@ def status(client: ControlClient, id_: str, as_json: bool) -> int:
     found = client.run(id_)
     _emit(found, as_json)
     return Exit.UNHEALTHY if found.state in ("FAILED", "LOST") else Exit.OK
+
+
+@run.command(epilog=_KEYS)
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@click.option(
+    "--lower", required=True, metavar="BOUND", help="A time in ISO 8601, in UTC without a zone, or an offset."
+)
+@click.option("--upper", required=True, metavar="BOUND", help="As --lower; it is not part of the range.")
+@wait_option("Wait until it has ended.")
+@pass_client
+@json_option
+def start(client: ControlClient, ref: JobRef, lower: str, upper: str, wait: bool, timeout: float, as_json: bool) -> int:
+    """Run BATCH job NAME/JOB, which has no schedule, over a range. For cron, systemd, Airflow and other schedulers.
+
+    The same command again is the same run: one that is under way or has succeeded is shown, one that has failed is made
+    again under its id, so that sinks write its rows once. Exits with 1 if --wait finds that it has not succeeded, with 3
+    if --wait takes too long.
+    """
+    from jobpipe.pipelines.states import ENDED, JobState
+
+    found = client.start_run(ref.pipeline, str(ref.job), lower, upper)
+
+    def ended() -> RunView | None:
+        now = client.run(found.id)
+        return now if now.state in (*ENDED, JobState.LOST) else None
+
+    if wait:
+        found = wait_until(ended, timeout, f"run {found.id} has not ended")
+    _emit(found, as_json)
+    return Exit.UNHEALTHY if wait and found.state is not JobState.FINISHED else Exit.OK
 
 
 @run.command(epilog=_KEYS)

@@ -22,6 +22,7 @@ from jobpipe.control.api_models import (
     IndexView,
     LogView,
     OptionView,
+    RunBody,
     SubmissionBody,
     ValidateBody,
     ValidatedView,
@@ -192,6 +193,11 @@ class Answers:
     def run(self, call: Call) -> RunView:
         """Show a run with its attempts."""
         return self._control.run(call.name("run"))
+
+    def start_run(self, call: Call) -> RunView:
+        """Let a BATCH job run over a range; the same request again is that run, made again if it has failed."""
+        body = call.of(RunBody)
+        return self._control.start_run(call.name("pipeline"), call.name("job"), str(body.lower), str(body.upper))
 
     def cancel(self, call: Call) -> RunView:
         """Stop a run; idempotent."""

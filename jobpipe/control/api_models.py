@@ -65,6 +65,13 @@ def submission_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()
     return SubmissionBody.model_validate({**named, "new-checkpoint": new_checkpoint})
 
 
+class RunBody(_Body):
+    """The range of a run."""
+
+    lower: str | int = Field(alias="lowerBoundary", description="A time in ISO 8601, or an offset.")
+    upper: str | int = Field(alias="upperBoundary", description="As lowerBoundary; not part of the range.")
+
+
 class BackfillBody(_Body):
     """The range of a backfill."""
 

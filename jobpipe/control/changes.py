@@ -15,6 +15,7 @@ from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, Pipe
 from jobpipe.control.schedules.interval_store import IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.pipelines.checks import needs_bounds
 from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
@@ -123,7 +124,7 @@ class PipelineChanges:
                 store.put_job(replace(job, renew=renew or keeps))
                 if same:
                     unchanged.append(job.name)
-                elif job.want is Want.RUN and not job.scheduled:
+                elif job.want is Want.RUN and job.begins_by_itself:
                     runs[job.name] = self._begin(job, now)
             self._see_to_subscriptions(rows, before, unchanged)
             removed = [job for job in before.values() if job.present and job.name not in pipeline.jobs]
@@ -167,7 +168,7 @@ class PipelineChanges:
                 wanted = replace(each, want=Want.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "resume")
-                if not each.scheduled:
+                if each.begins_by_itself:
                     self._begin(wanted, now)
                 changed.append(each)
             self._want(pipeline, job, Want.RUN)
@@ -176,7 +177,7 @@ class PipelineChanges:
     def restart(self, pipeline: str, job: str | None, now: float, *, force: bool) -> list[JobRow]:
         """Stop jobs, and start them again as new runs; those on a schedule wait for it."""
         with self._store.write():
-            changed = [each for each in self.jobs(pipeline, job) if job is not None or not each.scheduled]
+            changed = [each for each in self.jobs(pipeline, job) if job is not None or each.begins_by_itself]
             for each in changed:
                 run = self._store.run(each.run)
                 lost = run is not None and run.state is JobState.LOST
@@ -194,7 +195,7 @@ class PipelineChanges:
                 wanted = replace(each, want=Want.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
-                if each.following is None and not each.scheduled:
+                if each.following is None and each.begins_by_itself:
                     self._begin(wanted, now)
             self._want(pipeline, job, Want.RUN)
         return changed
@@ -215,13 +216,20 @@ class PipelineChanges:
             self._store.add_event(row.pipeline, row.job, "cancel", fields={"run": run})
         return job
 
-    def start_run(self, pipeline: str, job: str, now: float, lower: str | None, upper: str | None) -> RunRow:
-        """Let a run with these bounds begin; the one that has them is returned, if there is one."""
+    def start_run(self, pipeline: str, job: str, now: float, lower: str, upper: str) -> RunRow:
+        """Let a run with these bounds begin; one that has them is returned, or made again if it has not succeeded."""
         with self._store.write():
             (row,) = self.jobs(pipeline, job)
-            for run in self._store.runs(pipeline, job, limit=1000):
-                if (lower, upper) != (None, None) and (run.lower, run.upper) == (lower, upper):
-                    return run
+            if row.scheduled:
+                raise ControlConflict(
+                    f"the runs of job {pipeline}.{job} are made by its schedule; `jobpipe schedule backfill` runs a "
+                    "range",
+                    pipeline=pipeline,
+                    job=job,
+                )
+            known = self._store.run_over(pipeline, job, lower, upper)
+            if known is not None and (not known.is_over or known.state is JobState.FINISHED):
+                return known
             present = self._store.run(row.run)
             if row.following is not None or (present is not None and not present.is_over):
                 state = JobState.SUBMITTED if present is None else present.state
@@ -230,7 +238,14 @@ class PipelineChanges:
                     pipeline=pipeline,
                     job=job,
                 )
-            return self.run(self._begin(row, now, lower, upper))
+            if row.want is Want.STOP:
+                raise ControlConflict(
+                    f"job {pipeline}.{job} is stopped; `jobpipe pipeline resume` lets it run",
+                    pipeline=pipeline,
+                    job=job,
+                )
+            again = None if known is None else known.id
+            return self.run(self.begin_run(row, now, lower, upper, again))
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool) -> list[JobRow]:
         """Forget a pipeline; what is to be dropped elsewhere is kept as chores."""
@@ -366,6 +381,7 @@ def _rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> li
             position=position,
             kind=node.kind,
             scheduled=node.schedule is not None,
+            on_demand=node.schedule is None and needs_bounds(job) is not None,
             present=True,
             want=want,
             renew=False,

@@ -166,6 +166,11 @@ class ControlClient:
         """Return one run."""
         return self._ask("GET", f"/runs/{quote(run, safe='')}", RunView)
 
+    def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        """Let a BATCH job run over a range."""
+        body = {"lowerBoundary": lower, "upperBoundary": upper}
+        return self._ask("POST", _path(pipeline, job, "runs"), RunView, body=body)
+
     def cancel(self, run: str) -> RunView:
         """Stop one run."""
         return self._ask("POST", f"/runs/{quote(run, safe='')}/cancel", RunView)

@@ -36,6 +36,7 @@ from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
 from jobpipe.control.schedules.engines import open_engine
 from jobpipe.control.schedules.hold_keeper import HoldKeeper
+from jobpipe.control.schedules.interval_store import shown_time
 from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.control.schedules.schedule_views import ScheduleViews, backfill_view
 from jobpipe.control.schedules.scheduler import Scheduler, ScheduleTools
@@ -46,6 +47,7 @@ from jobpipe.control.tools import Tools
 from jobpipe.control.views import Views
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.pipelines.bounds import bounds_of
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.installed import Plugins
@@ -288,13 +290,14 @@ class ControlServer(Control):
         """See :class:`Control`."""
         return self._views.run(self._changes.run(run))
 
-    def start_run(self, pipeline: str, job: str, *, lower: str | None = None, upper: str | None = None) -> RunView:
-        """Let a run of a job begin, for a schedule; the run with these bounds is returned if there is one.
-
-        Raises:
-            ControlConflict: another run of the job has not ended.
-        """
-        found = self._changes.start_run(pipeline, job, self._clock(), lower, upper)
+    def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        """See :class:`Control`."""
+        self._require_no_foreground(pipeline)
+        self._changes.jobs(pipeline, job)
+        loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
+        bounds = bounds_of(loaded, (job,), lower, upper)
+        texts = [shown_time(each) if isinstance(each, datetime) else str(each) for each in (bounds.lower, bounds.upper)]
+        found = self._changes.start_run(pipeline, job, self._clock(), *texts)
         self._look(self._changes.jobs(pipeline, job))
         return self._views.run(found)
 
@@ -388,7 +391,7 @@ class ControlServer(Control):
             loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
         except ConfigError:  # it cannot be loaded here: its run will say so
             return
-        for row in self._changes.jobs(pipeline, job):
+        for row in self._changes.jobs(pipeline, job) if job is not None else ():
             if row.scheduled:
                 continue  # its runs have bounds
             if row.name in loaded.jobs and (why := without_bounds(loaded.jobs[row.name])) is not None:

@@ -25,7 +25,8 @@ CREATE TABLE definitions (
 ) STRICT;
 CREATE TABLE jobs (
     pipeline TEXT NOT NULL REFERENCES pipelines ON DELETE CASCADE, name TEXT NOT NULL, position INTEGER NOT NULL,
-    kind TEXT NOT NULL, scheduled INTEGER NOT NULL, present INTEGER NOT NULL, want TEXT NOT NULL,
+    kind TEXT NOT NULL, scheduled INTEGER NOT NULL, on_demand INTEGER NOT NULL,
+    present INTEGER NOT NULL, want TEXT NOT NULL,
     renew INTEGER NOT NULL, digest TEXT NOT NULL,
     reads TEXT NOT NULL, publishes TEXT NOT NULL, subscriptions TEXT NOT NULL,
     numbers INTEGER NOT NULL, run TEXT, following TEXT, PRIMARY KEY (pipeline, name)

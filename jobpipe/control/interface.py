@@ -299,6 +299,21 @@ class Control(ABC):
         """Return one run, by its id."""
 
     @abstractmethod
+    def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        """Let a BATCH job without a schedule run over a range: what another scheduler asks for, as often as it likes.
+
+        A run over the same range is that run: it is returned while it is under way, or if it has succeeded, and made
+        again under its id if it has not.
+
+        Args:
+            lower, upper: ISO 8601 times, in UTC unless they name another zone, or offsets; the upper one is not part.
+
+        Raises:
+            ConfigError: the bounds are wrong, or the job takes none.
+            ControlConflict: another run of the job has not ended, or its schedule makes its runs.
+        """
+
+    @abstractmethod
     def cancel(self, run: str) -> RunView:
         """Stop one run; at a micro-batch boundary if one comes in half the time limit. Idempotent."""
 

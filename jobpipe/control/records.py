@@ -44,6 +44,7 @@ class JobRow:
 
     Attributes:
         position: in the file.
+        on_demand: it runs over ranges that others ask for, and has no schedule.
         present: False: the newest file does not have it any more; it is stopped, then forgotten.
         renew: its next run begins without a checkpoint.
         digest: of all that its definition says.
@@ -57,6 +58,7 @@ class JobRow:
     position: int
     kind: str
     scheduled: bool
+    on_demand: bool = False
     present: bool
     want: Want
     renew: bool
@@ -67,6 +69,11 @@ class JobRow:
     numbers: int = 0
     run: str | None = None
     following: str | None = None
+
+    @property
+    def begins_by_itself(self) -> bool:
+        """Whether a submission, resume or restart makes a run of it."""
+        return not (self.scheduled or self.on_demand)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,6 +168,18 @@ class Store:
         row = self._database.one("SELECT * FROM runs WHERE id = ?", run)
         return None if row is None else _read(RunRow, row)
 
+    def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunRow | None:
+        """Return the newest run of a job with these bounds, None if none is kept."""
+        row = self._database.one(
+            "SELECT * FROM runs WHERE pipeline = ? AND job = ? AND lower = ? AND upper = ? "
+            "ORDER BY number DESC LIMIT 1",
+            pipeline,
+            job,
+            lower,
+            upper,
+        )
+        return None if row is None else _read(RunRow, row)
+
     def active_jobs(self) -> list[tuple[str, str]]:
         """Return (pipeline, job) of those that have a run which has not ended."""
         rows = self._database.all("SELECT DISTINCT pipeline, job FROM runs WHERE ended IS NULL")
@@ -359,7 +371,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "publishes": lambda text: tuple(json.loads(text)),
     "subscriptions": lambda text: tuple(JobSubscription(**each) for each in json.loads(text)),
     "holder": lambda text: None if text is None else LeaseHolder(**json.loads(text)),
-    **dict.fromkeys(("scheduled", "present", "renew", "stop", "forced", "open"), bool),
+    **dict.fromkeys(("scheduled", "on_demand", "present", "renew", "stop", "forced", "open"), bool),
 }
 
 

@@ -67,7 +67,7 @@ class Views:
             want=job.want,
             known_at=self._supervisor.known_at((job.pipeline, job.name)) or since,
             since=since,
-            detail=self._detail(run),
+            detail=self._detail(job, run),
             run=None if run is None else run.id,
             attempt=0 if run is None else run.attempts,
             scheduled=job.scheduled,
@@ -94,8 +94,10 @@ class Views:
     def _reported(self, attempt: AttemptRow) -> Report | None:
         return read_report(Places.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))
 
-    def _detail(self, run: RunRow | None) -> str:
+    def _detail(self, job: JobRow, run: RunRow | None) -> str:
         """Return what is to be said of a job: of one that was restarted, for a while why."""
+        if run is None and job.on_demand:
+            return f"it runs over a range: jobpipe run start {job.pipeline}/{job.name} --lower LOWER --upper UPPER"
         if run is None or run.detail or run.state is not JobState.RUNNING:
             return "" if run is None else run.detail
         attempts = self._store.attempts(run.id, 2)

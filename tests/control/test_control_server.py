@@ -783,25 +783,43 @@ def test_a_job_that_needs_bounds_is_not_begun_without(world: World) -> None:
     assert server.runs(NAME, "report") == ()
 
 
-def test_a_run_for_a_schedule_has_its_bounds_and_is_made_once(world: World) -> None:
+def test_a_run_over_a_range_is_made_once(world: World) -> None:
+    """As another scheduler asks for it, again and again."""
     server = world.server()
-    schedule = {"crontab": "0 2 * * *"}
     batch = job_of(
         execution={"runtime-mode": "BATCH"},
         source={"type": "text", "path": "in/${run.lower}"},
         sink={"type": "json", "path": "out"},
-        schedule=schedule,
     )
-    assert server.submit(world.submission({"report": batch})).runs == {}
-    assert status(server).scheduled
-    bounds = {"lower": "2026-11-21T00:00:00+00:00", "upper": "2026-11-22T00:00:00+00:00"}
-    run = server.start_run(NAME, "report", **bounds)
-    assert server.start_run(NAME, "report", **bounds).id == run.id
+    file = {"report": batch, "copy": {**batch, "schedule": {"every": "day"}, "sink": {"type": "json", "path": "o"}}}
+    assert server.submit(world.submission(file)).runs == {}
+    assert status(server).detail.startswith("it runs over a range: jobpipe run start flights/report --lower LOWER")
+    server.stop(NAME, "report")
+    bounds = ("2026-11-21T01:00:00+01:00", "2026-11-22")
+    with pytest.raises(ControlConflict, match="is stopped; `jobpipe pipeline resume` lets it run"):
+        server.start_run(NAME, "report", *bounds)
+    server.stop(NAME)
+    assert server.resume(NAME).name == NAME
+    with pytest.raises(ControlConflict, match=r"job report cannot run: its .* and this run has no bounds"):
+        server.resume(NAME, "report")
+    run = server.start_run(NAME, "report", *bounds)
+    assert (run.lower, run.upper) == ("2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z")
+    assert server.start_run(NAME, "report", run.lower, run.upper).id == run.id
     with pytest.raises(ControlConflict, match="has not ended"):
-        server.start_run(NAME, "report", lower="1", upper="2")
+        server.start_run(NAME, "report", "1", "2")
     snapshot = Snapshot.read(world.attempt(1).snapshot)
     assert snapshot.values.text("lower", "") == "20261121T000000Z"
-    world.work(1).end("FINISHED", 0)
+    world.work(1).end("FAILED", 1, error="DataLoss")
+    wait(server, JobState.FAILED)
+    again = server.start_run(NAME, "report", *bounds)
+    assert (again.id, again.state) == (run.id, JobState.SUBMITTED)
+    world.work(2).end("FINISHED", 0)
     wait(server, JobState.FINISHED)
-    eventually(lambda: server.start_run(NAME, "report", lower="1", upper="2").id != run.id)
-    assert Snapshot.read(world.attempt(2).snapshot).lower == 1
+    assert (server.start_run(NAME, "report", *bounds).state, len(server.runs(NAME))) == (JobState.FINISHED, 1)
+    assert server.start_run(NAME, "report", "1", "2").id != run.id
+    assert Snapshot.read(world.attempt(3).snapshot).lower == 1
+    with pytest.raises(ControlConflict, match="are made by its schedule"):
+        server.start_run(NAME, "copy", "1", "2")
+    for wrong in (("2", "1"), ("1", "2026-11-22"), ("x", "2")):
+        with pytest.raises(ConfigError, match=r"--lower|--upper"):
+            server.start_run(NAME, "report", *wrong)

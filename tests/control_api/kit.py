@@ -182,6 +182,13 @@ class MemoryControl(Control):
             raise RunNotFound(f"there is no run {run!r}", run=run)
         return self.run_views[run]
 
+    def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        self._called("start_run", pipeline, job, lower, upper)
+        self.pipeline(pipeline)
+        made = self.run_views[str(self._start(pipeline, job).run)]
+        self.run_views[made.id] = replace(made, lower=lower, upper=upper)
+        return self.run_views[made.id]
+
     def cancel(self, run: str) -> RunView:
         self._called("cancel", run)
         self.run_views[run] = replace(self.run(run), state=JobState.CANCELED, ended=2000.0)

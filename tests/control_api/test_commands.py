@@ -199,6 +199,21 @@ def test_the_commands_of_a_schedule(served: Served, run: Run) -> None:
     assert [call for call in control.calls if call[0] == "retry"] == [("retry", "run-1", f) for f in (False, True)]
 
 
+def test_a_run_over_a_range(served: Served, run: Run) -> None:
+    run("pipeline", "submit", written(served))
+    bounds = ("--lower", "2026-11-21T00:00:00Z", "--upper", "2026-11-22T00:00:00Z")
+    served.control.state_of["report"] = JobState.FINISHED
+    shown = run("run", "start", "flights/report", *bounds, "--wait").stdout
+    assert "FINISHED" in shown
+    assert "2026-11-21T00:00:00Z to 2026-11-22T00:00:00Z" in shown
+    assert ("start_run", "flights", "report", bounds[1], bounds[3]) in served.control.calls
+    served.control.state_of["report"] = JobState.FAILED
+    run("run", "start", "flights/report", *bounds)
+    run("run", "start", "flights/report", *bounds, "--wait", code=1)
+    assert json.loads(run("run", "start", "flights/report", *bounds, "--json").stdout)["lower"] == bounds[1]
+    run("run", "start", "flights", *bounds, code=2)
+
+
 def test_exit_codes(served: Served, run: Run) -> None:
     """A job that fails is 1, a wrong file 2, a wait that is too long 3, no right 4."""
     file = written(served)
