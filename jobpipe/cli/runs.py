@@ -87,8 +87,8 @@ def start(client: ControlClient, ref: JobRef, lower: str, upper: str, wait: bool
     """Run BATCH job NAME/JOB, which has no schedule, over a range. For cron, systemd, Airflow and other schedulers.
 
     The same command again is the same run: one that is under way or has succeeded is shown, one that has failed is made
-    again under its id, so that sinks write its rows once. Exits with 1 if --wait finds that it has not succeeded, with 3
-    if --wait takes too long.
+    again under its id, so that sinks write its rows once. Exits with 1 if --wait finds that it has not succeeded, with
+    3 if --wait takes too long.
     """
     from jobpipe.pipelines.states import ENDED, JobState
 

@@ -51,6 +51,29 @@ def tree(name: str = "flights", **jobs: Any) -> dict[str, Any]:
     return {"pipeline": {"name": name}, "jobs": {**made, **jobs}}
 
 
+SCHEDULE = ScheduleView(
+    pipeline="flights",
+    job="report",
+    rule="every day",
+    paused=False,
+    active=True,
+    accepted="2026-11-22T00:00:00Z",
+    next_due=1.8e9,
+    waiting=0,
+    running=0,
+    failed=1,
+    last=IntervalView(
+        pipeline="flights",
+        job="report",
+        lower="2026-11-21T00:00:00Z",
+        upper="2026-11-22T00:00:00Z",
+        state="FAILED",
+        since=1000.0,
+        run="run-1",
+    ),
+)
+
+
 class MemoryControl(Control):
     """Jobs are RUNNING as soon as they are wanted, unless the test says otherwise by ``state_of``."""
 

@@ -48,7 +48,7 @@ from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import JobState
 from tests.control_api.conftest import PORTS
-from tests.control_api.kit import DEADLINE, Served, tree, until
+from tests.control_api.kit import DEADLINE, SCHEDULE, Served, tree, until
 from tests.control_api.program import core
 from tests.troubleshooting import on_page
 
@@ -144,29 +144,7 @@ def test_json_keys_are_as_documented() -> None:
 def test_the_commands_of_a_schedule(served: Served, run: Run) -> None:
     run("pipeline", "submit", written(served))
     control = served.control
-    last = IntervalView(
-        pipeline="flights",
-        job="report",
-        lower="2026-11-21T00:00:00Z",
-        upper="2026-11-22T00:00:00Z",
-        state="FAILED",
-        since=1000.0,
-        run="run-1",
-    )
-    view = ScheduleView(
-        pipeline="flights",
-        job="report",
-        rule="every day",
-        paused=False,
-        active=True,
-        accepted="2026-11-22T00:00:00Z",
-        next_due=1.8e9,
-        waiting=0,
-        running=0,
-        failed=1,
-        last=last,
-    )
-    control.schedule_views[("flights", "report")] = view
+    control.schedule_views[("flights", "report")] = SCHEDULE
     of = "flights/report"
     line = run("schedule", "list").stdout.splitlines()[1]
     due = local_time(1.8e9)

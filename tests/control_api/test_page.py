@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import load
-from jobpipe.control.interface import ScheduleView
 from jobpipe.control.server_access import read_access_file
 from jobpipe.net.certs import describe
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.problems import ProblemList
 from jobpipe.pipelines.tree import plain
 from jobpipe.pipelines.yaml_files import read_text
-from tests.control_api.kit import Served, tree
+from tests.control_api.kit import SCHEDULE, Served, tree
 from tests.pages import block, shell
 
 
@@ -45,18 +44,7 @@ def test_schedules(served: Served) -> None:
     served.client.submit(served.submission(audit={"source": {"type": "rate"}, "sink": {"type": "console"}}))
     control = served.control
     control.run_views["ID"] = replace(control.run("run-1"), id="ID", job="audit")
-    control.schedule_views[("flights", "audit")] = ScheduleView(
-        pipeline="flights",
-        job="audit",
-        rule="every day",
-        paused=False,
-        active=True,
-        accepted="2026-11-22T00:00:00Z",
-        next_due=None,
-        waiting=0,
-        running=0,
-        failed=0,
-    )
+    control.schedule_views[("flights", "audit")] = replace(SCHEDULE, job="audit")
     done = shell(block("docs/server.md", "schedules"), served.folder, JOBPIPE__HOME=str(served.home))
     assert done.returncode == 0, done.stderr
     called = [call[0] for call in control.calls]
