@@ -154,7 +154,7 @@ class Alerts:
     def _take(self, event: Event) -> None:
         """Let an event be told."""
         key, said = (event.pipeline, event.job), (_name(event), event.fields.get("run"))
-        if event.what in ("resume", "restart"):
+        if event.what in ("resume", "restart", "retry", "backfill"):
             self._last.pop(key, None)
         if event.what == "deleted":
             for known in [each for each in self._last if each[0] == event.pipeline]:

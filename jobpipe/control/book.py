@@ -162,7 +162,7 @@ class JobBook:
         with self._tools.store.write():
             store = self._tools.store
             store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
-            IntervalStore(store).run_ended(store.run(run.id) or run, state, store.job(*self._key), now)
+            IntervalStore(store).run_ended(store.run(run.id) or run, state, now)
             self.event(run, state, detail)
         self._changed()
         self._tools.run_ended(self._key)

@@ -122,6 +122,8 @@ class PipelineChanges:
                     raise ControlConflict(unfit[job.name], pipeline=name, job=job.name)
                 same = old is not None and old.present and alike and not renew
                 store.put_job(replace(job, renew=renew or keeps))
+                if old is not None and old.begins_by_itself is not job.begins_by_itself:
+                    self._end_other_runs(old, now)
                 if same:
                     unchanged.append(job.name)
                 elif job.want is Want.RUN and job.begins_by_itself:
@@ -332,10 +334,18 @@ class PipelineChanges:
         else:
             fresh = {"began": now, "since": now, "ended": None, "detail": "", "stop": False, "forced": False}
             fresh |= {"failures": 0, "next_at": 0.0, "delay": 0.0, "before": known.attempts}
+            fresh |= {"lower": lower, "upper": upper}
             self._store.change_run(again, state=JobState.SUBMITTED, **fresh)
         present = None if job.run == again else job.run  # one that follows itself would be told to end
         self._store.put_job(replace(job, run=present, following=again))
         return again
+
+    def _end_other_runs(self, job: JobRow, now: float) -> None:
+        """End the runs of a job that gets a schedule, or loses it: they are not those that it has from now on."""
+        self._drop_following(job, now)
+        run = self._store.run(job.run)
+        if run is not None and not run.is_over:
+            self._store.change_run(run.id, stop=True)
 
     def _drop_following(self, job: JobRow, now: float) -> None:
         """End the run that was to begin."""
@@ -346,7 +356,10 @@ class PipelineChanges:
             self._store.change_run(job.following, state=JobState.STOPPED, since=now, ended=now)
             run = self._store.run(job.following)
             if run is not None:
-                IntervalStore(self._store).run_ended(run, JobState.STOPPED, stored, now)
+                IntervalStore(self._store).run_ended(run, JobState.STOPPED, now)
+                self._store.add_event(
+                    job.pipeline, job.name, "state", state=JobState.STOPPED, fields={"run": job.following}
+                )
 
 
 def _is_of(submission: Submission, stored: DefinitionRow | None) -> bool:

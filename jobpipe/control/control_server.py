@@ -139,8 +139,8 @@ class ControlServer(Control):
             self._loaded = tools.loaded
             self._changes = PipelineChanges(self._store)
             self._supervisor = Supervisor(tools)
-            self._scheduler = self._make_scheduler(tools, admin)
-            schedules = self._schedules = ScheduleViews(self._store, tools.loaded, self._scheduler)
+            self._scheduler = self._make_scheduler(admin)
+            schedules = self._schedules = ScheduleViews(self._store, self._scheduler)
             self._views = Views(self._store, self._supervisor, self._config.home, self._clock, schedules.of_job)
             self._holds = HoldKeeper(self._store, admin, schedules.needed)
             stack.callback(self._supervisor.close)
@@ -161,11 +161,10 @@ class ControlServer(Control):
             room.start()
             self._stack = stack.pop_all()
 
-    def _make_scheduler(self, tools: Tools, admin: Admin) -> Scheduler:
+    def _make_scheduler(self, admin: Admin) -> Scheduler:
         made = ScheduleTools(
             store=self._store,
             changes=self._changes,
-            loaded=tools.loaded,
             look=self._supervisor.look,
             ends=lambda topic: int(admin.status(topic)["tail"]),
             clock=self._clock,
@@ -306,6 +305,7 @@ class ControlServer(Control):
         job = self._changes.cancel(run, self._clock())
         if job is not None:
             self._look([job])
+            self._run_ended((job.pipeline, job.name))  # of one that had not begun
         return self.run(run)
 
     # -- schedules -----------------------------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ CREATE TABLE attempts (
 CREATE UNIQUE INDEX open_attempt ON attempts (pipeline, job) WHERE open;
 CREATE TABLE schedules (
     pipeline TEXT NOT NULL, job TEXT NOT NULL, accepted TEXT NOT NULL, known_from TEXT NOT NULL,
-    paused INTEGER NOT NULL, problem TEXT NOT NULL, PRIMARY KEY (pipeline, job),
+    paused INTEGER NOT NULL, problem TEXT NOT NULL, spec TEXT NOT NULL, reads TEXT NOT NULL,
+    topic TEXT, ends INTEGER, PRIMARY KEY (pipeline, job),
     FOREIGN KEY (pipeline, job) REFERENCES jobs ON DELETE CASCADE
 ) STRICT;
 CREATE TABLE intervals (
@@ -62,7 +63,9 @@ CREATE TABLE intervals (
 CREATE INDEX open_intervals ON intervals (pipeline, job, state, lower)
     WHERE state IN ('WAITING', 'RUNNING', 'FAILED');
 CREATE INDEX interval_of_run ON intervals (run) WHERE run IS NOT NULL;
-CREATE TABLE holds (topic TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (topic, name)) STRICT;
+CREATE TABLE holds (
+    topic TEXT NOT NULL, name TEXT NOT NULL, since TEXT, second INTEGER NOT NULL, PRIMARY KEY (topic, name)
+) STRICT;
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, pipeline TEXT NOT NULL, job TEXT, what TEXT NOT NULL,
     state TEXT, detail TEXT NOT NULL, fields TEXT NOT NULL

@@ -99,8 +99,8 @@ class Coordinators:
     dropped: list[tuple[str, str]] = field(default_factory=list)
     required: dict[tuple[str, str], bool] = field(default_factory=dict)
     tails: dict[str, int] = field(default_factory=dict)
-    holds: dict[tuple[str, str], Boundary] = field(default_factory=dict)
-    gaps: dict[str, str] = field(default_factory=dict)  # that the next move of a hold is told, by topic
+    held: dict[tuple[str, str], int] = field(default_factory=dict)  # from which time, in milliseconds
+    gaps: dict[tuple[str, str], str] = field(default_factory=dict)  # why those holds are none any more
 
     def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
         self.asked += bool(topics)
@@ -134,21 +134,35 @@ class Coordinators:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         return {"tail": self.tails[topic]}
 
+    def holds(self, topic: str) -> list[HoldReply]:
+        if topic not in self.served:
+            raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
+        return [self._hold(*key) for key in self.held if key[0] == topic]
+
+    def _hold(self, topic: str, name: str) -> HoldReply:
+        gap = self.gaps.get((topic, name))
+        lost, left = (0, 60.0) if gap is None else (3, None)
+        return HoldReply(name=name, owner="me", offset=0, max_time=60.0, since=0.0, lost=lost, left=left, gap=gap)
+
     def hold(self, topic: str, name: str, to: Boundary) -> HoldReply:
+        """As the bus: it moves on only."""
         if topic not in self.served:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         assert (to.kind, to.otherwise) == ("time", "latest")
-        self.holds[(topic, name)] = to
-        gap = self.gaps.pop(topic, None)
-        lost = 0 if gap is None else 3
-        return HoldReply(name=name, owner="me", offset=0, max_time=60.0, since=0.0, lost=lost, left=60.0, gap=gap)
+        stands, asked = self.held.get((topic, name)), int(str(to.value))
+        if stands is None or stands < asked or (topic, name) in self.gaps:
+            self.held[(topic, name)] = asked
+            self.gaps.pop((topic, name), None)
+        return self._hold(topic, name)
 
     def release(self, topic: str, name: str) -> HoldReply:
         if topic not in self.served:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
-        if self.holds.pop((topic, name), None) is None:
+        if (topic, name) not in self.held:
             raise HoldNotFound(f"no hold {name}", topic=topic)
-        return HoldReply(name=name, owner="me", offset=0, max_time=60.0, since=0.0, lost=0)
+        found = self._hold(topic, name)
+        del self.held[(topic, name)]
+        return found
 
     def close(self) -> None:
         pass

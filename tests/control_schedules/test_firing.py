@@ -14,6 +14,7 @@ from jobpipe.control.interface import IntervalView
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState
+from jobpipe_registry.job_records import EndRecord, Order
 from tests.control.world import NAME, Worker, World, job_of, status
 from tests.control_schedules.rules import at
 from tests.pipelines.waiting import eventually
@@ -86,6 +87,12 @@ class Hourly:
         assert isinstance(lower, datetime)
         assert isinstance(upper, datetime)
         return snapshot.run, f"{lower:%H:%M}-{upper:%H:%M}"
+
+    def end_by_offsets(self) -> None:
+        """Let the next attempt end."""
+        worker, _ = self.work()
+        worker.end("FINISHED", 0)
+        eventually(lambda: self.server.schedule(NAME, "report").running == 0)
 
     def states(self) -> list[str]:
         """Return the intervals with their states, the oldest first."""
@@ -322,21 +329,31 @@ def test_what_a_schedule_needs_is_held(hourly: Hourly, world: World) -> None:
     hourly.end()
     hourly.settled("12:00-13:00 FAILED", "13:00-14:00 SUCCEEDED")
     assert held() == at("2026-11-21 12:00")
-    world.topics.gaps["orders"] = "the spool was full"
+    world.topics.gaps[("orders", f"{NAME}.report")] = "the spool was full"
     hourly.server.skip(run)
     eventually(lambda: held() == at("2026-11-21 14:00"))
     eventually(lambda: any(each.what == "gap" for each in hourly.server.events()))
     (gap,) = [each for each in hourly.server.events() if each.what == "gap"]
-    assert (gap.job, gap.detail) == ("report", "topic orders: the spool was full; 3 batches are missing")
+    assert (gap.job, gap.detail) == ("report", "topic orders: the spool was full; 3 batches may be missing")
+    hourly.server.backfill(NAME, "report", at("2026-11-21 06:00"), at("2026-11-21 08:00"))
+    eventually(lambda: held() == at("2026-11-21 06:00"))  # a hold does not go back; there is one at any moment
+    eventually(lambda: len(world.topics.held) == 1)
+    for _ in range(2):
+        hourly.end()
+    eventually(lambda: held() == at("2026-11-21 14:00"))
+    world.topics.held.clear()  # the topic was made again
+    hourly.server._holds.look()
+    eventually(lambda: held() == at("2026-11-21 14:00"))
+    assert "is gone: it was dropped, or the topic was made again" in hourly.server.events()[-1].detail
     hourly.server.stop(NAME)
     hourly.server.delete(NAME)
     eventually(lambda: held() is None)
 
 
 def _held(world: World) -> datetime | None:
-    found = world.topics.holds.get(("orders", f"{NAME}.report"))
-    assert found is None or isinstance(found.value, int)
-    return None if found is None else datetime.fromtimestamp(int(str(found.value)) / 1000, at(BEGAN).tzinfo)
+    """Return from when on rows are kept."""
+    found = [since for (topic, _), since in world.topics.held.items() if topic == "orders"]
+    return datetime.fromtimestamp(min(found) / 1000, at(BEGAN).tzinfo) if found else None
 
 
 def test_bounds_that_are_offsets(hourly: Hourly, world: World) -> None:
@@ -367,3 +384,107 @@ def test_a_bus_that_does_not_answer(hourly: Hourly, world: World) -> None:
     hourly.fire("13:10")
     view = hourly.server.schedule(NAME, "report")
     assert (view.problem, view.running, view.accepted) == ("", 1, "2026-11-21T13:00:00Z")
+
+
+def test_stopped_and_resumed_before_it_has_ended(hourly: Hourly) -> None:
+    hourly.submit()
+    hourly.fire("13:00")
+    worker, _ = hourly.work()
+    run = hourly.interval("12:00").run
+    hourly.server.stop(NAME)
+    eventually(lambda: hourly.world.order() == Order(str(run), worker.number, "stop"))
+    hourly.server.resume(NAME)
+    worker.end("STOPPED", 0)
+    assert hourly.end() == (run, "12:00-13:00")
+    hourly.settled("12:00-13:00 SUCCEEDED")
+
+
+def test_a_run_that_is_canceled_before_it_begins(hourly: Hourly) -> None:
+    """Its job has processes that still end; the intervals after it are not forgotten."""
+    hourly.submit()
+    hourly.fire("13:00")
+    worker, _ = hourly.work()
+    worker.handler.jobs.release_lease(NAME, "report", EndRecord(worker.run, worker.number, "FINISHED", 1.5e9))
+    hourly.settled("12:00-13:00 SUCCEEDED")  # its process lives
+    hourly.fire("15:00")
+    hourly.settled("12:00-13:00 SUCCEEDED", "13:00-14:00 RUNNING")
+    hourly.server.cancel(str(hourly.interval("13:00").run))
+    hourly.settled("12:00-13:00 SUCCEEDED", "13:00-14:00 FAILED", "14:00-15:00 RUNNING")
+    worker.gone(0)
+    assert hourly.end()[1] == "14:00-15:00"
+
+
+def test_a_stream_that_gets_a_schedule(hourly: Hourly, world: World) -> None:
+    """The run that never ends is told to; else no interval would ever be run."""
+    job = job_of(source={"type": "jobpipe", "subscribe": "orders"})
+    hourly.server.submit(world.submission({"report": job}))
+    worker, _ = hourly.work()
+    scheduled = {**job, "schedule": {"every": "hour", "mode": "available-now"}}
+    hourly.server.submit(world.submission({"report": scheduled}))
+    eventually(lambda: hourly.world.order() == Order(worker.run, worker.number, "stop"))
+    hourly.fire("13:00")
+    assert hourly.states() == []
+    worker.end("STOPPED", 0)
+    hourly.settled("12:00-13:00 RUNNING")
+    worker, _ = hourly.work()
+    hourly.server.submit(world.submission({"report": job}))  # and the other way round
+    worker.end("STOPPED", 0)
+    _, snapshot = hourly.work()
+    assert (snapshot.lower, snapshot.run) == (None, hourly.server.runs(NAME)[0].id)
+    assert len(hourly.server.runs(NAME)) == 3
+
+
+def test_a_retry_after_a_change_has_the_bounds_of_its_interval(hourly: Hourly, world: World) -> None:
+    job = job_of(source={"type": "jobpipe", "subscribe": "orders"}, schedule={"every": "hour", "mode": "available-now"})
+    hourly.server.submit(world.submission({"report": job}))
+    hourly.fire("13:00")
+    worker, _ = hourly.work()
+    worker.end("FAILED", 1, error="DataLoss")
+    hourly.settled("12:00-13:00 FAILED")
+    hourly.submit()
+    hourly.server.retry(worker.run)
+    assert hourly.end() == (worker.run, "12:00-13:00")
+
+
+def test_a_backfill_of_what_was_left_out_by_another_rule(hourly: Hourly) -> None:
+    hourly.submit(catchup="none")
+    hourly.fire("16:10")
+    hourly.end()
+    hourly.settled("12:00-15:00 LEFT_OUT", "15:00-16:00 SUCCEEDED")
+    hourly.submit(catchup="none", every="2 hours")
+    assert hourly.server.backfill(NAME, "report", at("2026-11-21 10:00"), at("2026-11-21 14:00")).added == 2
+    assert hourly.states()[:3] == ["10:00-12:00 RUNNING", "12:00-14:00 WAITING", "14:00-15:00 LEFT_OUT"]
+
+
+def test_a_schedule_that_is_over_holds_nothing(hourly: Hourly, world: World) -> None:
+    world.topics.served.add("orders")
+    hourly.submit(end="2026-11-21T14:00:00Z")
+    eventually(lambda: _held(world) == at("2026-11-21 12:00"))
+    hourly.fire("15:00")
+    for _ in range(2):
+        hourly.end()
+    hourly.settled("12:00-13:00 SUCCEEDED", "13:00-14:00 SUCCEEDED")
+    eventually(lambda: _held(world) is None)
+    assert hourly.server.schedule(NAME, "report").next_due is None
+
+
+def test_offsets_of_what_is_left_out_and_of_a_topic_that_is_made_again(hourly: Hourly, world: World) -> None:
+    hourly.submit(boundaryType="OFFSET", catchup="none")
+    found = []
+    for number, (hour, tail) in enumerate((("13:00", 7), ("17:10", 50), ("18:00", 60), ("19:00", 4)), 1):
+        world.topics.tails["orders"] = tail
+        hourly.fire(hour)
+        if hour == "17:10":
+            continue  # what the bus would have said is not known
+        snapshot = Snapshot.read(world.attempt(number - (hour > "17:10")).snapshot)
+        found.append((snapshot.lower, snapshot.upper))
+        hourly.end_by_offsets()
+    assert found == [(7, 7), (50, 60), (0, 4)]
+    with pytest.raises(ControlConflict, match="another boundaryType"):
+        hourly.submit()
+    assert hourly.states() == [
+        "12:00-13:00 SUCCEEDED",
+        "13:00-17:00 LEFT_OUT",
+        "17:00-18:00 SUCCEEDED",
+        "18:00-19:00 SUCCEEDED",
+    ]

@@ -72,7 +72,6 @@ class HoursServer(ScriptServer):
             ScheduleTools(
                 store=self.store,
                 changes=self.changes,
-                loaded=self.tools.loaded,
                 look=lambda keys: self.machine.changed(),
                 ends=lambda topic: 0,
                 clock=script.clock,

@@ -114,7 +114,6 @@ class Life:
         tools = ScheduleTools(
             store=store,
             changes=self.changes,
-            loaded=loaded,
             look=lambda keys: None,
             ends=lambda topic: 0,
             clock=lambda: self.now.timestamp(),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from jobpipe.control.schedules.interval_store import IntervalStore
+from jobpipe.control.schedules.interval_store import HoldRow, IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import DataLoss, HoldNotFound, JobpipeError
 from jobpipe.operations.administration import HoldReply
+from jobpipe.plural import counted
 from jobpipe.store.boundary import Boundary
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ CLOSE_SECONDS = 15.0
 
 class Holder(Protocol):
     """What is asked here of :class:`jobpipe.admin.Admin`."""
+
+    def holds(self, topic: str) -> list[HoldReply]: ...
 
     def hold(self, topic: str, name: str, to: Boundary) -> HoldReply: ...
 
@@ -58,7 +62,6 @@ class HoldKeeper:
         self._books = IntervalStore(store)
         self._admin = admin
         self._needed = needed
-        self._kept: dict[tuple[str, str], datetime] = {}  # of each topic and hold, from where it was last moved to
         self._gaps: dict[tuple[str, str], str] = {}  # as told last
         self._wake = threading.Event()
         self._closed = False
@@ -90,45 +93,65 @@ class HoldKeeper:
 
     def move_all(self) -> None:
         """Move each that has to be moved, once; give those back that nothing needs any more."""
-        found = {(each.topic, each.name): each for each in self._needed()}
-        for (topic, name), each in found.items():
+        needed = {(each.topic, each.name): each for each in self._needed()}
+        known = {(row.topic, row.name): row for row in self._books.holds()}
+        for topic in sorted({topic for topic, _ in (*needed, *known)}):
             if self._closed:
                 return
-            if self._kept.get((topic, name)) != each.since:
-                self._move(each)
-        for topic, name in self._books.holds():
-            if (topic, name) not in found and not self._closed:
-                self._give_back(topic, name)
+            try:
+                stand = {each.name: each for each in self._admin.holds(topic)}
+                for key in sorted(key for key in {*needed, *known} if key[0] == topic):
+                    if key in needed:
+                        self._keep(needed[key], known.get(key), stand)
+                    else:
+                        self._give_back(known[key], stand)
+            except JobpipeError as error:  # the topic is not there yet, or away
+                log.info("holds of topic %s cannot be moved now: %s", topic, error)
 
-    def _give_back(self, topic: str, name: str) -> None:
-        try:
-            self._admin.release(topic, name)
-        except HoldNotFound:
-            pass
-        except JobpipeError as error:
-            log.info("hold %s of topic %s cannot be released now: %s", name, topic, error)
+    def _keep(self, each: Needed, row: HoldRow | None, stand: Mapping[str, HoldReply]) -> None:
+        """Let a hold be where it is needed."""
+        if row is None:
+            row = HoldRow(topic=each.topic, name=each.name)
+            self._books.put_hold(row)
+        other = replace(row, second=not row.second)
+        if other.held_as in stand:  # of a move back that was cut short
+            self._release(each.topic, other.held_as)
+        held = stand.get(row.held_as)
+        if row.since is not None:
+            if held is None:
+                self._told(each, f"hold {row.held_as} is gone: it was dropped, or the topic was made again")
+            elif held.gap is not None:
+                self._told(each, f"{held.gap}; {counted(held.lost, 'batch')} may be missing")
+        stands = held is not None and held.gap is None
+        if stands and row.since == each.since:
             return
-        self._books.remove_hold(topic, name)
-        self._kept.pop((topic, name), None)
+        if stands and row.since is not None and each.since < row.since:
+            self._take(other, each)  # before the one that stands is released: nothing is free in between
+            self._release(each.topic, row.held_as)
+        else:
+            self._take(row, each)
 
-    def _move(self, each: Needed) -> None:
+    def _take(self, row: HoldRow, each: Needed) -> None:
         place = Boundary.of(each.since, "since")
-        self._books.add_hold(each.topic, each.name)
         try:
-            held = self._admin.hold(each.topic, each.name, Boundary(place.kind, place.value, "latest"))
+            self._admin.hold(row.topic, row.held_as, Boundary(place.kind, place.value, "latest"))
         except DataLoss as error:
             self._told(each, error.message)
-            self._kept[(each.topic, each.name)] = each.since
-            return
-        except JobpipeError as error:  # the topic is not there yet, or away
-            log.info("hold %s of topic %s cannot be moved now: %s", each.name, each.topic, error)
-            return
-        if held.gap is not None:
-            self._told(each, f"{held.gap}; {held.lost} batches are missing")
-        self._kept[(each.topic, each.name)] = each.since
+        self._books.put_hold(replace(row, since=each.since))
+
+    def _give_back(self, row: HoldRow, stand: Mapping[str, HoldReply]) -> None:
+        for name in (row.held_as, replace(row, second=not row.second).held_as):
+            if name in stand:
+                self._release(row.topic, name)
+        self._books.remove_hold(row.topic, row.name)
+        self._gaps.pop((row.topic, row.name), None)
+
+    def _release(self, topic: str, name: str) -> None:
+        with contextlib.suppress(HoldNotFound):
+            self._admin.release(topic, name)
 
     def _told(self, each: Needed, why: str) -> None:
-        """Tell once of rows that are gone before a run has read them."""
+        """Tell once of rows that may be gone before a run has read them."""
         if self._gaps.get((each.topic, each.name)) == why:
             return
         self._gaps[(each.topic, each.name)] = why

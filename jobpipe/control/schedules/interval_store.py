@@ -5,16 +5,17 @@ All changes are made inside a change of the store, together with the runs that t
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from jobpipe.control.interface import Want
-from jobpipe.control.records import JobRow, RunRow
+from jobpipe.control.records import RunRow
 from jobpipe.control.schedules.decisions import Books, IntervalState
 from jobpipe.control.schedules.rule import Interval
 from jobpipe.control.store import Store
+from jobpipe.pipelines.spec import ScheduleSpec
 from jobpipe.pipelines.states import JobState
 
 MOST_INTERVALS = 50_000
@@ -33,11 +34,18 @@ class ScheduleRow:
         known_from: what was before is not kept any more.
         paused: a person wants no more runs for now.
         problem: why nothing can be decided now, for people; "" if nothing is wrong.
+        spec: its section of the newest file.
+        reads: (topic, name of the hold) of each topic that its runs read, as far as the file tells.
+        topic, ends: at ``accepted`` that topic went on after that offset, of a schedule by offsets.
     """
 
     pipeline: str
     job: str
+    spec: ScheduleSpec
     accepted: datetime
+    reads: tuple[tuple[str, str], ...] = ()
+    topic: str | None = None
+    ends: int | None = None
     known_from: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     paused: bool = False
     problem: str = ""
@@ -70,6 +78,27 @@ class IntervalRow:
         return shown_time(self.interval.lower), shown_time(self.interval.upper)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HoldRow:
+    """A hold.
+
+    Attributes:
+        name: of the job's subscription.
+        since: the publish time to which it was moved last; None: it was not taken yet.
+        second: it goes by its second name now: a hold does not go back, so another one is taken for that.
+    """
+
+    topic: str
+    name: str
+    since: datetime | None = None
+    second: bool = False
+
+    @property
+    def held_as(self) -> str:
+        """The name by which the topic knows it."""
+        return f"{self.name}.2" if self.second else self.name
+
+
 class IntervalStore:
     """Typed access to the tables of schedules in one store."""
 
@@ -94,15 +123,22 @@ class IntervalStore:
         """Add it, or change it."""
         with self._store.write():
             self._database.execute(
-                "INSERT INTO schedules (pipeline, job, accepted, known_from, paused, problem) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (pipeline, job) DO UPDATE SET accepted = excluded.accepted, "
-                "known_from = excluded.known_from, paused = excluded.paused, problem = excluded.problem",
+                "INSERT INTO schedules "
+                "(pipeline, job, accepted, known_from, paused, problem, spec, reads, topic, ends) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (pipeline, job) DO UPDATE SET accepted = excluded.accepted, "
+                "known_from = excluded.known_from, paused = excluded.paused, problem = excluded.problem, "
+                "spec = excluded.spec, reads = excluded.reads, topic = excluded.topic, ends = excluded.ends",
                 row.pipeline,
                 row.job,
                 text_of(row.accepted),
                 text_of(row.known_from),
                 int(row.paused),
                 row.problem[:1000],
+                row.spec.model_dump_json(by_alias=True, exclude_none=True),
+                json.dumps(row.reads),
+                row.topic,
+                row.ends,
             )
 
     def remove_schedule(self, pipeline: str, job: str) -> None:
@@ -195,28 +231,27 @@ class IntervalStore:
                 text_of(row.interval.lower),
             )
 
-    def run_ended(self, run: RunRow, state: JobState, job: JobRow | None, now: float) -> None:
+    def run_ended(self, run: RunRow, state: JobState, now: float) -> None:
         """Store what the end of a run makes of its interval; inside the change that stores that end.
 
-        An interval whose run a person stopped with its job waits until the job goes on. One whose run was canceled, or
-        has failed, waits for a person.
+        An interval whose run was stopped with its job waits until the job goes on. One whose run was canceled, has
+        failed, or was taken by another program, waits for a person.
         """
         row = self.of_run(run.id)
         if row is None or row.state is not IntervalState.RUNNING:
             return
         if state is JobState.FINISHED:
             after = IntervalState.SUCCEEDED
-        elif not run.stop and job is not None and job.want is Want.STOP and state is not JobState.FAILED:
+        elif not run.stop and (state is JobState.STOPPED or self._was_stopped(run, state)):
             after = IntervalState.WAITING
         else:
             after = IntervalState.FAILED
         self.change(row, after, now, row.run)
 
-    def newest_offset(self, pipeline: str, job: str) -> int | None:
-        """Return where the last interval that has offsets ends; None: none has."""
-        query = f"SELECT last {_OF_JOB} AND last IS NOT NULL ORDER BY lower DESC LIMIT 1"
-        row = self._database.one(query, pipeline, job)
-        return None if row is None else int(row["last"])
+    def _was_stopped(self, run: RunRow, state: JobState) -> bool:
+        """Whether a run was ended in the middle since it was told to stop, and took too long."""
+        newest = self._store.attempts(run.id, 1)
+        return state is JobState.CANCELED and bool(newest) and newest[-1].stop_by is not None
 
     def leave_out(self, pipeline: str, job: str, ranges: Sequence[Interval], now: float) -> None:
         """Note ranges that no run reads."""
@@ -242,15 +277,29 @@ class IntervalStore:
 
     # -- holds ---------------------------------------------------------------------------------------------------------
 
-    def holds(self) -> list[tuple[str, str]]:
-        """Return (topic, name) of those that were taken, and not given back."""
-        rows = self._database.all("SELECT topic, name FROM holds ORDER BY topic, name")
-        return [(row["topic"], row["name"]) for row in rows]
+    def holds(self) -> list[HoldRow]:
+        """Return those that are to be taken, or were, and not given back."""
+        return [
+            HoldRow(
+                topic=row["topic"],
+                name=row["name"],
+                since=None if row["since"] is None else time_of(row["since"]),
+                second=bool(row["second"]),
+            )
+            for row in self._database.all("SELECT * FROM holds ORDER BY topic, name")
+        ]
 
-    def add_hold(self, topic: str, name: str) -> None:
-        """Note one before it is taken."""
+    def put_hold(self, row: HoldRow) -> None:
+        """Note one: before it is taken, and where it stands then."""
+        since = None if row.since is None else text_of(row.since)
         with self._store.write():
-            self._database.execute("INSERT OR IGNORE INTO holds VALUES (?, ?)", topic, name)
+            self._database.execute(
+                "INSERT OR REPLACE INTO holds (topic, name, since, second) VALUES (?, ?, ?, ?)",
+                row.topic,
+                row.name,
+                since,
+                int(row.second),
+            )
 
     def remove_hold(self, topic: str, name: str) -> None:
         """Forget one that was given back."""
@@ -300,6 +349,10 @@ def _schedule(row: sqlite3.Row) -> ScheduleRow:
         known_from=time_of(row["known_from"]),
         paused=bool(row["paused"]),
         problem=row["problem"],
+        spec=ScheduleSpec.model_validate_json(row["spec"]),
+        reads=tuple((topic, name) for topic, name in json.loads(row["reads"])),
+        topic=row["topic"],
+        ends=row["ends"],
     )
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from jobpipe.control.interface import BackfillView, IntervalView, ScheduleView, Want
-from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.records import JobRow
 from jobpipe.control.schedules.decisions import Backfill, IntervalState
 from jobpipe.control.schedules.hold_keeper import Needed
 from jobpipe.control.schedules.interval_store import IntervalRow, IntervalStore, ScheduleRow, shown_time
 from jobpipe.control.schedules.scheduler import Scheduler
 from jobpipe.control.store import Store
-from jobpipe.errors import JobpipeError
-from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.spec import ScheduleSpec
 
 _ENDED = (IntervalState.SUCCEEDED, IntervalState.FAILED, IntervalState.SKIPPED)
@@ -22,10 +17,9 @@ _ENDED = (IntervalState.SUCCEEDED, IntervalState.FAILED, IntervalState.SKIPPED)
 class ScheduleViews:
     """Makes the views; each method is called inside a change of the store, so that all is of one moment."""
 
-    def __init__(self, store: Store, loaded: LoadedPipelines, scheduler: Scheduler) -> None:
+    def __init__(self, store: Store, scheduler: Scheduler) -> None:
         self._store = store
         self._books = IntervalStore(store)
-        self._loaded = loaded
         self._scheduler = scheduler
 
     def schedules(self, pipeline: str | None) -> tuple[ScheduleView, ...]:
@@ -44,11 +38,10 @@ class ScheduleViews:
         active = job is not None and job.present and job.want is Want.RUN and not row.paused
         due = self._scheduler.next_due(row) if active else None
         last = self._books.last(*key, *_ENDED)
-        spec = self._spec(row)
         return ScheduleView(
             pipeline=row.pipeline,
             job=row.job,
-            rule="?" if spec is None else rule_words(spec),
+            rule=rule_words(row.spec),
             paused=row.paused,
             active=active,
             accepted=shown_time(row.accepted),
@@ -81,28 +74,11 @@ class ScheduleViews:
         found: list[Needed] = []
         with self._store.write():
             for row in self._books.schedules():
-                job = self._store.job(row.pipeline, row.job)
-                pipeline = self._pipeline(row)
-                if job is None or not job.present or pipeline is None or row.job not in pipeline.jobs:
-                    continue
                 since = self._scheduler.needed_from(row)
-                for topic, name in _read_by_run(pipeline, job):
-                    found.append(Needed(key=(row.pipeline, row.job), topic=topic, name=name, since=since))
+                if since is not None:
+                    key = (row.pipeline, row.job)
+                    found += [Needed(key=key, topic=topic, name=name, since=since) for topic, name in row.reads]
         return found
-
-    def _spec(self, row: ScheduleRow) -> ScheduleSpec | None:
-        pipeline = self._pipeline(row)
-        job = None if pipeline is None else pipeline.jobs.get(row.job)
-        return None if job is None else job.spec.schedule
-
-    def _pipeline(self, row: ScheduleRow) -> Pipeline | None:
-        known = self._store.pipeline(row.pipeline)
-        if known is None:
-            return None
-        try:
-            return self._loaded.get(row.pipeline, known.version)
-        except JobpipeError:  # the schedule's problem says so
-            return None
 
 
 def backfill_view(done: Backfill) -> BackfillView:
@@ -124,15 +100,3 @@ def rule_words(spec: ScheduleSpec) -> str:
     """
     words = f"every {spec.every}" if spec.crontab is None else spec.crontab
     return words if spec.timezone == "UTC" else f"{words} {spec.timezone}"
-
-
-def _read_by_run(pipeline: Pipeline, job: JobRow) -> Iterator[tuple[str, str]]:
-    """Yield (topic, hold) of each topic that a run of a job reads, as far as the file tells.
-
-    Also of streams that take what is available: a run begins after the end of its interval, and reads all before that.
-    """
-    for view, stage in pipeline.jobs[job.name].sources.items():
-        if stage.type == "jobpipe":
-            suffix = "" if view is None else f".{view}"
-            for name in stage.plugin.topics().names:
-                yield f"{pipeline.spec.topic_prefix}{name}", f"{pipeline.name}.{job.name}{suffix}"

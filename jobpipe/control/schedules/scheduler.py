@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.interface import Want
-from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.records import JobRow
 from jobpipe.control.schedules.decisions import Backfill, IntervalState, backfill, decide, repeated, skipped
 from jobpipe.control.schedules.interval_store import (
@@ -32,7 +31,6 @@ from jobpipe.control.supervisor import Key
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
 from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
 from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.spec import ScheduleSpec
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +57,27 @@ class ScheduleTools:
 
     store: Store
     changes: PipelineChanges
-    loaded: LoadedPipelines
     look: Callable[[Iterable[Key]], None]
     ends: TopicEnds
     clock: Callable[[], float]
     held: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class _Asks:
+    """That the bus has to be asked where a topic ends, before what follows a moment is accepted."""
+
+    accepted: datetime
+    topic: str
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """After which offset a topic goes on, asked when the schedule had come to ``accepted``."""
+
+    accepted: datetime
+    topic: str
+    ends: int
 
 
 class Scheduler:
@@ -113,6 +127,7 @@ class Scheduler:
 
         Raises:
             ConfigError: a schedule has no moments here.
+            ControlConflict: it went by times and is to go by offsets, or the other way.
         """
         now = datetime.fromtimestamp(self._tools.clock(), UTC)
         for job in jobs:
@@ -120,12 +135,18 @@ class Scheduler:
             if spec is None:
                 self._books.remove_schedule(job.pipeline, job.name)
                 continue
-            rule = Rule.of(spec)
-            if (known := self._books.schedule(job.pipeline, job.name)) is None:
-                first = rule.first(now)
-                self._books.put_schedule(ScheduleRow(pipeline=job.pipeline, job=job.name, accepted=first))
-            elif known.problem:
-                self._books.put_schedule(replace(known, problem=""))
+            rule, known = Rule.of(spec), self._books.schedule(job.pipeline, job.name)
+            if known is not None and Rule.of(known.spec).offsets is not rule.offsets:
+                raise ControlConflict(
+                    f"the schedule of job {job.pipeline}.{job.name} has another boundaryType: which rows lie between "
+                    "its times and offsets is not known; leave it, or submit the job without a schedule first",
+                    pipeline=job.pipeline,
+                    job=job.name,
+                )
+            if known is None:
+                known = ScheduleRow(pipeline=job.pipeline, job=job.name, spec=spec, accepted=rule.first(now))
+            reads = tuple(_reads(pipeline, job.name))
+            self._books.put_schedule(replace(known, spec=spec, reads=reads, problem=""))
 
     def submitted(self, jobs: Iterable[JobRow]) -> None:
         """Let the engine fire for the jobs of a file that was stored."""
@@ -141,11 +162,12 @@ class Scheduler:
             self._engine.unregister(_id((job.pipeline, job.name)))
 
     def _register(self, key: Key) -> None:
+        row = self._books.schedule(*key)
+        if row is None:
+            return
         try:
-            spec = self._spec(key)
-            if spec is not None:
-                self._engine.register(Schedule(_id(key), spec))
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in; or the file cannot be loaded any more
+            self._engine.register(Schedule(_id(key), row.spec))
+        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
             log.warning("schedule of job %s.%s: %s", *key, error)
             self._note_problem(key, str(error))
         self.wake(key)
@@ -187,58 +209,51 @@ class Scheduler:
         """Decide what a schedule does now, store it, and let its runs begin.
 
         Raises:
-            JobpipeError: the file cannot be loaded here; the bus does not answer; the store cannot be written.
+            JobpipeError: the bus does not answer; the store cannot be written.
         """
-        rule = self._rule(key)
-        if rule is None:
-            return
-        ends: tuple[datetime, dict[str, int]] | None = None
-        while not (done := self._decided(key, rule, ends)):
-            if done is None:
-                return
-            topic = self._topic(key)
-            ends = self._accepted(key), {topic: self._tools.ends(topic)}
-        self._tools.look([key])
-        self._tools.held()
+        asked: _Ends | None = None
+        while isinstance(done := self._decided(key, asked), _Asks):
+            asked = _Ends(done.accepted, done.topic, self._tools.ends(done.topic))
+        if done:
+            self._tools.look([key])
+            self._tools.held()
 
-    def _decided(self, key: Key, rule: Rule, ends: tuple[datetime, dict[str, int]] | None) -> bool | None:
-        """Store a decision; return False if the bus must be asked before, None if there is nothing to do."""
+    def _decided(self, key: Key, asked: _Ends | None) -> bool | _Asks:
+        """Store a decision; return whether there was one, or what the bus has to be asked before."""
         store, books = self._tools.store, self._books
         with store.write():
             job, row = store.job(*key), books.schedule(*key)
-            if job is None or row is None or not self._is_on(job, row):
-                return None
-            stamp = self._tools.clock()
-            now = datetime.fromtimestamp(stamp, UTC)
-            busy = self._is_busy(job)
-            known = books.books(row)
             # A job has one lease, so its runs follow each other: while one is under way nothing is accepted or begun.
-            if busy:
-                return None
+            if job is None or row is None or not self._is_on(job, row) or self._is_busy(job):
+                return False
+            rule, known, stamp = Rule.of(row.spec), books.books(row), self._tools.clock()
+            now = datetime.fromtimestamp(stamp, UTC)
             decision = decide(replace(rule, most=1 + len(known.running)), known, now)
             moves = decision.accepted != row.accepted
-            if moves and rule.offsets and decision.accept and (ends is None or ends[0] != row.accepted):
-                return False
+            first, last, after = None, None, row
+            if moves and rule.offsets:
+                topic = _only_topic(job)
+                if asked is None or (asked.accepted, asked.topic) != (row.accepted, topic):
+                    return _Asks(row.accepted, topic)
+                first, last = _offsets(row, asked)
+                after = replace(row, topic=topic, ends=last)
             if not moves and not decision.begin and not row.problem:
-                return None
-            first, last = self._offsets(row, ends) if rule.offsets and decision.accept else (None, None)
-            books.add(
-                [
-                    IntervalRow(
-                        pipeline=key[0],
-                        job=key[1],
-                        interval=each,
-                        state=IntervalState.WAITING,
-                        since=stamp,
-                        first=first,
-                        last=last,
-                    )
-                    for each in decision.accept
-                ]
-            )
+                return False
+            accepted = [
+                IntervalRow(
+                    pipeline=key[0],
+                    job=key[1],
+                    interval=each,
+                    state=IntervalState.WAITING,
+                    since=stamp,
+                    first=first,
+                    last=last,
+                )
+                for each in decision.accept
+            ]
+            books.add(accepted)
             books.leave_out(*key, decision.left_out, stamp)
-            row = books.prune(replace(row, accepted=decision.accepted, problem=""))
-            books.put_schedule(row)
+            books.put_schedule(books.prune(replace(after, accepted=decision.accepted, problem="")))
             for each in decision.left_out:
                 store.add_event(*key, "left out", detail=f"no run reads {each}")
             for each in decision.begin[:1]:
@@ -260,14 +275,6 @@ class Scheduler:
     def _is_busy(self, job: JobRow) -> bool:
         run = self._tools.store.run(job.run)
         return job.following is not None or (run is not None and not run.is_over)
-
-    def _offsets(self, row: ScheduleRow, ends: tuple[datetime, dict[str, int]] | None) -> tuple[int | None, int]:
-        """Return the bounds in the topic of what is accepted now: from where the one before ended."""
-        if ends is None:
-            raise RuntimeError(f"the bus was not asked for schedule {row.pipeline}.{row.job}")
-        (last,) = ends[1].values()
-        before = self._books.newest_offset(row.pipeline, row.job)
-        return (last if before is None else min(before, last)), last
 
     # -- a person's hands ----------------------------------------------------------------------------------------------
 
@@ -323,11 +330,9 @@ class Scheduler:
             ControlConflict, ConfigError: see :func:`jobpipe.control.schedules.decisions.backfill`.
         """
         key = (pipeline, job)
-        rule = self._rule(key)
         with self._tools.store.write():
             row = self.require(pipeline, job)
-            if rule is None:
-                raise _without(pipeline, job)
+            rule = Rule.of(row.spec)
             if asked.lower < row.known_from and not force:
                 known = shown_time(row.known_from)
                 raise ControlConflict(
@@ -342,9 +347,7 @@ class Scheduler:
             now = self._tools.clock()
             for each in overlapping:
                 if each.state is IntervalState.LEFT_OUT:
-                    inside = [part for part in done.accept if _lies_in(part, each.interval)]
-                    if inside:
-                        self._books.take_back(each, inside)
+                    self._books.take_back(each, _within(done.accept, each.interval))
             self._books.add(
                 [
                     IntervalRow(pipeline=pipeline, job=job, interval=each, state=IntervalState.WAITING, since=now)
@@ -376,46 +379,22 @@ class Scheduler:
             raise _without(pipeline, job)
         return row
 
-    def needed_from(self, row: ScheduleRow) -> datetime:
-        """Return the publish time from which a schedule still needs rows."""
-        books = self._books.books(row)
-        return min([row.accepted, *(each.lower for each in (*books.waiting, *books.running, *books.failed))])
+    def needed_from(self, row: ScheduleRow) -> datetime | None:
+        """Return the publish time from which a schedule still needs rows; None: it needs no more."""
+        rule, books = Rule.of(row.spec), self._books.books(row)
+        lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
+        failed = [] if not rule.bounded else books.failed  # a later run of a stream has read what is there
+        opened = [each.lower for each in (*books.waiting, *books.running, *failed)]
+        if rule.following(lower) is not None:
+            opened.append(lower)
+        return min(opened, default=None)
 
     def next_due(self, row: ScheduleRow) -> datetime | None:
-        """Return when the next interval is due; None: never, or that cannot be known here."""
-        try:
-            rule = self._rule((row.pipeline, row.job))
-        except JobpipeError:
-            return None
-        if rule is None:
-            return None
+        """Return when the next interval is due; None: never."""
+        rule = Rule.of(row.spec)
         lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
         following = rule.following(lower)
         return None if following is None else following.upper + rule.delay
-
-    def _rule(self, key: Key) -> Rule | None:
-        spec = self._spec(key)
-        return None if spec is None else Rule.of(spec)
-
-    def _spec(self, key: Key) -> ScheduleSpec | None:
-        row = self._tools.store.pipeline(key[0])
-        if row is None:
-            return None
-        job = self._tools.loaded.get(key[0], row.version).jobs.get(key[1])
-        return None if job is None else job.spec.schedule
-
-    def _topic(self, key: Key) -> str:
-        job = self._tools.store.job(*key)
-        if job is None or len(job.reads) != 1:
-            raise ConfigError(
-                f"job {key[0]}.{key[1]}: boundaryType OFFSET needs one topic; give boundaryType: TIME",
-                key="boundaryType",
-            )
-        return job.reads[0]
-
-    def _accepted(self, key: Key) -> datetime:
-        row = self._books.schedule(*key)
-        return datetime.min.replace(tzinfo=UTC) if row is None else row.accepted
 
     def _note_problem(self, key: Key, problem: str) -> None:
         try:
@@ -432,8 +411,39 @@ def _id(key: Key) -> str:
     return ".".join(key)
 
 
-def _lies_in(part: Interval, whole: Interval) -> bool:
-    return whole.lower <= part.lower and part.upper <= whole.upper
+def _within(parts: Iterable[Interval], whole: Interval) -> list[Interval]:
+    """Return what of intervals lies in another one."""
+    cut = ((max(each.lower, whole.lower), min(each.upper, whole.upper)) for each in parts)
+    return [Interval(lower, upper) for lower, upper in cut if lower < upper]
+
+
+def _offsets(row: ScheduleRow, asked: _Ends) -> tuple[int, int]:
+    """Return the bounds in the topic of what is accepted now: from where the interval before ended.
+
+    Of the first interval it is not known where it began: it is empty. A topic that ends before that was made again.
+    """
+    if row.topic != asked.topic or row.ends is None:
+        return asked.ends, asked.ends
+    return (row.ends if row.ends <= asked.ends else 0), asked.ends
+
+
+def _only_topic(job: JobRow) -> str:
+    if len(job.reads) != 1:
+        what = f"job {job.pipeline}.{job.name}: boundaryType OFFSET needs one topic; give boundaryType: TIME"
+        raise ConfigError(what, key="boundaryType")
+    return job.reads[0]
+
+
+def _reads(pipeline: Pipeline, job: str) -> Iterator[tuple[str, str]]:
+    """Yield (topic, hold) of each topic that a run of a job reads, as far as the file tells.
+
+    Also of streams that take what is available: a run begins after the end of its interval, and reads all before that.
+    """
+    for view, stage in pipeline.jobs[job].sources.items():
+        if stage.type == "jobpipe":
+            suffix = "" if view is None else f".{view}"
+            for name in stage.plugin.topics().names:
+                yield f"{pipeline.spec.topic_prefix}{name}", f"{pipeline.name}.{job}{suffix}"
 
 
 def _without(pipeline: str, job: str) -> ConfigError:
