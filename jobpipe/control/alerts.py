@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobpipe.config import Config
+from jobpipe.control.firing.hold_keeper import GAP
 from jobpipe.control.interface import Control, Event
 from jobpipe.control.room import LAGGING
-from jobpipe.control.schedules.hold_keeper import GAP
 from jobpipe.errors import JobpipeError, StoreError
 from jobpipe.pipelines.alert_section import alerts_of
 from jobpipe.pipelines.alerting import FIRST_DELAY, Alert, Outbox

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jobpipe.control.interface import Want
+from jobpipe.control.interval_store import IntervalStore
 from jobpipe.control.records import AttemptRow, JobRow, RunRow
-from jobpipe.control.schedules.interval_store import IntervalStore
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from jobpipe.control.interface import Submission, Submitted, Want
+from jobpipe.control.interval_store import IntervalStore
 from jobpipe.control.loaded import digest_of, subscriptions_by_job
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
-from jobpipe.control.schedules.interval_store import IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.checks import needs_bounds

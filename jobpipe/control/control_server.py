@@ -17,6 +17,10 @@ from jobpipe.config import Config
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.chores import Chores
+from jobpipe.control.firing.engines import open_engine
+from jobpipe.control.firing.hold_keeper import HoldKeeper
+from jobpipe.control.firing.schedule_views import ScheduleViews, backfill_view
+from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.interface import (
     BackfillView,
     Control,
@@ -28,18 +32,14 @@ from jobpipe.control.interface import (
     Submission,
     Submitted,
 )
+from jobpipe.control.interval_store import shown_time
 from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines, unfit_checkpoints
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
-from jobpipe.control.schedules.engines import open_engine
-from jobpipe.control.schedules.hold_keeper import HoldKeeper
-from jobpipe.control.schedules.interval_store import shown_time
 from jobpipe.control.schedules.rule import Interval, Rule
-from jobpipe.control.schedules.schedule_views import ScheduleViews, backfill_view
-from jobpipe.control.schedules.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.shared_storage import shared_storage
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor

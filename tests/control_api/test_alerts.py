@@ -17,9 +17,8 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.control.alerts import Alerts
-from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Submission
-from jobpipe.errors import PipelineError, StoreError
+from jobpipe.errors import StoreError
 from jobpipe.net.certs import BOTH, init_ca, issue
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, post
@@ -212,18 +211,6 @@ def test_alerts_wait_for_a_store_that_fails(
     finally:
         alerts.close()
     assert next(failures, None) is None
-
-
-def test_what_is_not_told_is_refused(tmp_path: Path) -> None:
-    """At the submission: the schema has a name that this version never sends."""
-    name, made = "GAP", tree()
-    made["pipeline"]["alerts"] = [{"type": "webhook", "url": "env:ALERT_URL", "on": ["FAILED", name]}]
-    server = ControlServer(config_of(tmp_path))
-    with pytest.raises(PipelineError) as caught:
-        server.submit(Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made))
-    (problem,) = caught.value.fields["problems"]
-    assert problem["key"] == "pipeline.alerts[0].on"
-    assert name in problem["what"]
 
 
 def test_a_place_of_another_store_is_not_waited_for(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:

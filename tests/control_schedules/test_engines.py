@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobpipe.control.schedules import engines
-from jobpipe.control.schedules.engines import BuiltinEngine, open_engine
+from jobpipe.control.firing import engines
+from jobpipe.control.firing.engines import BuiltinEngine, open_engine
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.engine import Fire, Schedule
 from jobpipe.pipelines.installed import BUILT_IN, PlugInError, PlugInKind, Plugins

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
+from jobpipe.control.interval_store import IntervalStore, shown_time
 from jobpipe.control.schedules.decisions import IntervalState
-from jobpipe.control.schedules.interval_store import IntervalStore, shown_time
-from jobpipe.control.schedules.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.store import Store
 from tests.control.test_crash_points import KEY, MOST_STEPS, Killed, Plugins, Script, ScriptServer
 from tests.control.world import job_of

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from jobpipe.control.book import JobBook
 from jobpipe.control.changes import PipelineChanges
+from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.interface import Submission
+from jobpipe.control.interval_store import OPEN, IntervalRow, IntervalStore
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.records import RunRow
 from jobpipe.control.schedules.decisions import IntervalState
-from jobpipe.control.schedules.interval_store import OPEN, IntervalRow, IntervalStore
 from jobpipe.control.schedules.rule import Interval
-from jobpipe.control.schedules.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.store import Store
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, ControlConflict

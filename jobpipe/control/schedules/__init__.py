@@ -1,1 +1,1 @@
-"""Schedules: which intervals a job has, which of them run now, and what fires."""
+"""Schedules by themselves: at which moments intervals end, and what is to be done now. Pure; knows no store."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from jobpipe.control.schedules.interval_store import HoldRow, IntervalStore
+from jobpipe.control.interval_store import HoldRow, IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import DataLoss, HoldNotFound, JobpipeError

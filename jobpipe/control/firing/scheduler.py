@@ -16,15 +16,15 @@ from typing import Protocol
 
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.interface import Want
-from jobpipe.control.records import JobRow
-from jobpipe.control.schedules.decisions import Backfill, IntervalState, backfill, decide, repeated, skipped
-from jobpipe.control.schedules.interval_store import (
+from jobpipe.control.interval_store import (
     MOST_INTERVALS,
     IntervalRow,
     IntervalStore,
     ScheduleRow,
     shown_time,
 )
+from jobpipe.control.records import JobRow
+from jobpipe.control.schedules.decisions import Backfill, IntervalState, backfill, decide, repeated, skipped
 from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key

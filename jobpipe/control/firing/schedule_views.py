@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from jobpipe.control.firing.hold_keeper import Needed
+from jobpipe.control.firing.scheduler import Scheduler
 from jobpipe.control.interface import BackfillView, IntervalView, ScheduleView, Want
+from jobpipe.control.interval_store import IntervalRow, IntervalStore, ScheduleRow, shown_time
 from jobpipe.control.records import JobRow
 from jobpipe.control.schedules.decisions import Backfill, IntervalState
-from jobpipe.control.schedules.hold_keeper import Needed
-from jobpipe.control.schedules.interval_store import IntervalRow, IntervalStore, ScheduleRow, shown_time
-from jobpipe.control.schedules.scheduler import Scheduler
 from jobpipe.control.store import Store
 from jobpipe.pipelines.spec import ScheduleSpec
 
