@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,15 @@ _Tree = Annotated[dict[str, Any], AfterValidator(_bounded)]
 _Place = Annotated[Path, AfterValidator(_absolute)]
 
 
+def _of_our_years(moment: datetime) -> datetime:
+    if not 1971 <= moment.year <= 2998:
+        raise ValueError("a time between the years 1971 and 2998 is expected")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_of_our_years)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -75,8 +85,8 @@ class RunBody(_Body):
 class BackfillBody(_Body):
     """The range of a backfill."""
 
-    lower: AwareDatetime = Field(alias="from", description="Where it begins, in ISO 8601 with a zone.")
-    upper: AwareDatetime = Field(alias="to", description="Where it ends, in ISO 8601 with a zone; not part of it.")
+    lower: Moment = Field(alias="from", description="Where it begins, in ISO 8601 with a zone.")
+    upper: Moment = Field(alias="to", description="Where it ends, in ISO 8601 with a zone; not part of it.")
     force: bool = Field(default=False, description="Also intervals that have succeeded, or are not known any more.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -122,7 +123,7 @@ class PipelineChanges:
                     raise ControlConflict(unfit[job.name], pipeline=name, job=job.name)
                 same = old is not None and old.present and alike and not renew
                 store.put_job(replace(job, renew=renew or keeps))
-                if old is not None and old.begins_by_itself is not job.begins_by_itself:
+                if old is not None and (old.scheduled, old.on_demand) != (job.scheduled, job.on_demand):
                     self._end_other_runs(old, now)
                 if same:
                     unchanged.append(job.name)
@@ -177,23 +178,21 @@ class PipelineChanges:
         return changed
 
     def restart(self, pipeline: str, job: str | None, now: float, *, force: bool) -> list[JobRow]:
-        """Stop jobs, and start them again as new runs; those on a schedule wait for it."""
+        """Stop jobs, and start them again as new runs; of jobs whose runs others make, only give up what is LOST."""
         with self._store.write():
-            changed = [each for each in self.jobs(pipeline, job) if job is not None or each.begins_by_itself]
+            lost = {each.name for each in self.jobs(pipeline, job) if self._is_lost(each)}
+            changed = [
+                each
+                for each in self.jobs(pipeline, job)
+                if job is not None or each.begins_by_itself or (force and each.name in lost)
+            ]
             for each in changed:
-                run = self._store.run(each.run)
-                lost = run is not None and run.state is JobState.LOST
-                if lost and not force:
-                    raise _lost(each)
-                if run is not None and lost:
-                    self._store.change_run(run.id, forced=True)
-                if each.scheduled and not lost:
-                    raise ControlConflict(
-                        f"the runs of job {pipeline}.{each.name} are made by its schedule: `jobpipe run list "
-                        f"{pipeline}/{each.name}` shows them, and `jobpipe run retry RUN` repeats one",
-                        pipeline=pipeline,
-                        job=each.name,
-                    )
+                if each.name in lost:
+                    if not force:
+                        raise _lost(each)
+                    self._store.change_run(str(each.run), forced=True)
+                elif not each.begins_by_itself:
+                    raise _made_by_others(each)
                 wanted = replace(each, want=Want.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
@@ -201,6 +200,10 @@ class PipelineChanges:
                     self._begin(wanted, now)
             self._want(pipeline, job, Want.RUN)
         return changed
+
+    def _is_lost(self, job: JobRow) -> bool:
+        run = self._store.run(job.run)
+        return run is not None and run.state is JobState.LOST
 
     def cancel(self, run: str, now: float) -> JobRow | None:
         """Stop one run; return its job, None if it has ended."""
@@ -232,6 +235,8 @@ class PipelineChanges:
             known = self._store.run_over(pipeline, job, lower, upper)
             if known is not None and (not known.is_over or known.state is JobState.FINISHED):
                 return known
+            if self._is_lost(row):
+                raise _lost(row)
             present = self._store.run(row.run)
             if row.following is not None or (present is not None and not present.is_over):
                 state = JobState.SUBMITTED if present is None else present.state
@@ -246,7 +251,8 @@ class PipelineChanges:
                     pipeline=pipeline,
                     job=job,
                 )
-            again = None if known is None else known.id
+            named = hashlib.sha256("\n".join((pipeline, job, lower, upper)).encode()).hexdigest()[:32]
+            again = f"range-{named}" if known is None else known.id  # also when its row is not kept any more
             return self.run(self.begin_run(row, now, lower, upper, again))
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool) -> list[JobRow]:
@@ -336,6 +342,7 @@ class PipelineChanges:
             fresh |= {"failures": 0, "next_at": 0.0, "delay": 0.0, "before": known.attempts}
             fresh |= {"lower": lower, "upper": upper}
             self._store.change_run(again, state=JobState.SUBMITTED, **fresh)
+            self._store.make_newest(again)
         present = None if job.run == again else job.run  # one that follows itself would be told to end
         self._store.put_job(replace(job, run=present, following=again))
         return again
@@ -367,6 +374,15 @@ def _is_of(submission: Submission, stored: DefinitionRow | None) -> bool:
     if stored is None or (stored.file, stored.folder) != (submission.file, submission.folder):
         return False
     return bool(json.loads(stored.tree) == json.loads(json.dumps(dict(submission.tree))))
+
+
+def _made_by_others(job: JobRow) -> ControlConflict:
+    name = f"{job.pipeline}/{job.name}"
+    how = f"`jobpipe run list {name}` shows them, and `jobpipe run retry RUN` repeats one"
+    said = f"the runs of job {job.pipeline}.{job.name} are made by its schedule: {how}"
+    if not job.scheduled:
+        said = f"job {job.pipeline}.{job.name} runs over ranges: `jobpipe run start {name}` begins one"
+    return ControlConflict(said, pipeline=job.pipeline, job=job.name)
 
 
 def _lost(job: JobRow) -> ControlConflict:

@@ -62,6 +62,7 @@ from jobpipe_registry.handler import RegisterServerHandler
 STOP_SECONDS = 60.0
 LOST_SECONDS = 10.0
 MOST_WAIT_SECONDS = 60.0
+CLOCKS_SECONDS = 60.0  # by which the clocks of two hosts may differ
 MOST_TREE_BYTES = 4 * 1024 * 1024
 
 
@@ -166,7 +167,7 @@ class ControlServer(Control):
             store=self._store,
             changes=self._changes,
             look=self._supervisor.look,
-            ends=lambda topic: int(admin.status(topic)["tail"]),
+            ends=lambda topic: int(admin.status(topic)["head"]),
             clock=self._clock,
             held=lambda: self._holds.look(),
         )
@@ -263,7 +264,8 @@ class ControlServer(Control):
     def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
         """See :class:`Control`."""
         self._require_no_foreground(pipeline)
-        self._require_bounds(pipeline, job)
+        if not force:
+            self._require_bounds(pipeline, job)
         self._look(self._changes.restart(pipeline, job, self._clock(), force=force))
         return self.pipeline(pipeline)
 
@@ -295,6 +297,11 @@ class ControlServer(Control):
         self._changes.jobs(pipeline, job)
         loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
         bounds = bounds_of(loaded, (job,), lower, upper)
+        if isinstance(bounds.upper, datetime) and bounds.upper.timestamp() > self._clock() + CLOCKS_SECONDS:
+            raise ConfigError(
+                f"--upper {upper} has not come yet, and rows of the range may still come; give an earlier one",
+                key="--upper",
+            )
         texts = [shown_time(each) if isinstance(each, datetime) else str(each) for each in (bounds.lower, bounds.upper)]
         found = self._changes.start_run(pipeline, job, self._clock(), *texts)
         self._look(self._changes.jobs(pipeline, job))

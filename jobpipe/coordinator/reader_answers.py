@@ -192,6 +192,7 @@ class ReaderAnswers:
                 start=window.start,
                 end=window.end,
                 lost=window.lost,
+                removed_ms=topic.store.batches.removed_ms(),
             )
 
         return await topic.run(work)

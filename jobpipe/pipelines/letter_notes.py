@@ -9,6 +9,7 @@ A micro-batch of a stream has its number as the name of its note, a run of a BAT
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,8 +19,11 @@ from jobpipe.pipelines.checkpoint_storage import StorageFile, storage_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
 FOLDER = "dead-letters"
 MOST_BYTES = 1 << 20  # of a note
+MOST_OF_RUNS = 1000  # notes of runs of a BATCH job
 _OF_RUN = re.compile("[0-9a-f]{16}")
 
 
@@ -55,19 +59,21 @@ class LetterNotes:
             del self._noted[batch]
 
     def forget_other_runs(self, own: str, check: Callable[[], None]) -> None:
-        """Remove the notes of runs before this one, which failed and do not come again.
+        """Remove the notes of runs before this one, if there are too many.
 
-        A run that has begun takes the job from those before: no attempt of theirs is ordered any more. An attempt that
-        comes after this one writes its mark first, and its notes later: if ``check`` finds no such mark now, all notes
-        that were read are of attempts before.
+        A run that failed may be made again under its id, and needs its note then. No attempt of another run is under
+        way: an attempt that comes after this one writes its mark first, and its notes later. So if ``check`` finds no
+        such mark now, all notes that were read are of attempts before.
 
         Args:
             own: the name of the note of the run that this attempt is of.
             check: raises, or ends this process, if another attempt has taken this one's place.
         """
         others = [name for name in self._noted if _OF_RUN.fullmatch(name) and name != own]
-        if others:
-            check()
+        if len(others) <= MOST_OF_RUNS:
+            return
+        check()
+        log.warning("notes of dead letters of %d runs that failed, and were not made again, are removed", len(others))
         for name in others:
             self.forget(name)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
@@ -13,24 +15,26 @@ from pyspark.sql.types import StructType
 
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, DataLoss
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.ranges import PlannedRange
-from jobpipe.operations.reading import BoundsRequest, CutReply, CutRequest, RangeRequest
+from jobpipe.operations.reading import Bounds, BoundsRequest, CutReply, CutRequest, RangeRequest
 from jobpipe.spark.fitness import BATCH, SchemaJudge
 from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.user_errors import hide_traceback
-from jobpipe.store.boundary import EARLIEST, LATEST
+from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import ask_schema, control_link
 from jobpipe.subscriber.session import removed_before
 
 log = logging.getLogger(__name__)
+
+UNDECIDED_SECONDS = 0.2  # between two questions whether the end of a range is decided
 
 
 class JobPipeBatchReader(DataSourceReader):
@@ -89,6 +93,18 @@ class JobPipeBatchReader(DataSourceReader):
                 name=self._options.name or "", start=start, end=end, skip_removed=not self._options.fail_on_data_loss
             )
             bounds = ask_blocking(link, asked, timeout=10.0)
+            while bounds.end is None and end.kind == "time" and self._options.ends.option == "upperBound":
+                # By the topic's clock that time has not passed: rows may come that belong to the range.
+                if deadline.passed:
+                    raise ConfigError(
+                        f"topic {topic!r}: upperBound lies after the time of the topic's host; give one that has "
+                        "passed, or set that clock right",
+                        topic=topic,
+                        end=end.value,
+                    )
+                time.sleep(UNDECIDED_SECONDS)
+                bounds = ask_blocking(link, asked, timeout=10.0)
+            self._require_there(topic, start, bounds)
             head, begin = bounds.head, bounds.start
             if bounds.end is None and end.kind == "offset":
                 raise ConfigError(
@@ -108,6 +124,27 @@ class JobPipeBatchReader(DataSourceReader):
                 nothing = PlannedRange(start=begin, end=begin, rows=0, bytes=0, partitions=0, ends=False)
                 self._judge.require(topic, nothing, partial(ask_schema, link))
             return begin, stop
+
+    def _require_there(self, topic: str, start: Boundary, bounds: Bounds) -> None:
+        """Refuse a range by time of which rows were removed; a stream that starts at such a time begins at the oldest.
+
+        Raises:
+            DataLoss: rows of its time or later are gone, and ``failOnDataLoss`` is on.
+        """
+        if self._options.starts.option != "lowerBound" or start.kind != "time" or not isinstance(start.value, int):
+            return
+        if not start.value <= bounds.removed_ms:
+            return
+        since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (start.value, bounds.removed_ms))
+        what = f"topic {topic!r}: what was published up to {until} was removed, and the range begins at {since}"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{what}. Skip the range, or read what is left of it with failOnDataLoss=false",
+                topic=topic,
+                reason="removed",
+                removed=bounds.removed_ms,
+            )
+        log.warning("%s", what)
 
     def _plan(
         self, config: Config, locator: TopicLocator, topic: str, begin: Position, stop: Position

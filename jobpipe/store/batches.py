@@ -132,6 +132,10 @@ class Batches:
         """The publish time of batch ``n``, which must be there: milliseconds since 1970."""
         return int(self._db.value("SELECT sealed_ms FROM batches WHERE n = ?", n))
 
+    def removed_ms(self) -> int:
+        """Return when the newest removed batch was published, in milliseconds since 1970; 0: none was removed."""
+        return int(self._db.value("SELECT removed_ms FROM meta"))
+
     def time_floor(self) -> int:
         """No batch to come is published before this; the newest one's publish time, or later."""
         return int(self._db.value("SELECT sealed_ms FROM meta"))

@@ -223,6 +223,11 @@ class Retirer:
         )
         self._left_on |= self._hosts.forget(0, end)
         self._db.execute("DELETE FROM segments WHERE n < ?", end)
+        self._db.execute(
+            "UPDATE meta SET removed_ms = "
+            "max(removed_ms, (SELECT coalesce(max(sealed_ms), 0) FROM batches WHERE n < ?))",
+            end,
+        )
         self._db.execute("DELETE FROM batches WHERE n < ?", end)
         self._db.execute("DELETE FROM shapes WHERE first_n < (SELECT max(first_n) FROM shapes WHERE first_n <= ?)", end)
         return Removed(row[0], row[1], row[2]), [file["file"] for file in files]

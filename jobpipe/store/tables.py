@@ -10,14 +10,14 @@ from typing import Any, Protocol
 from jobpipe.errors import SpoolError
 
 APPLICATION = 0x4A504950  # "JPIP"
-FORMAT = 7
+FORMAT = 8
 _TABLES = """
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
     epoch INTEGER NOT NULL DEFAULT 0, uptime REAL NOT NULL DEFAULT 0,
     next_n INTEGER NOT NULL DEFAULT 0, total_rows INTEGER NOT NULL DEFAULT 0, total_bytes INTEGER NOT NULL DEFAULT 0,
     sealed_ms INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, schema_id INTEGER,
-    namespace TEXT);
+    namespace TEXT, removed_ms INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE epochs(
     epoch INTEGER PRIMARY KEY, first_n INTEGER NOT NULL, publisher TEXT NOT NULL, started REAL NOT NULL);
 CREATE INDEX epochs_by_n ON epochs(first_n, epoch);

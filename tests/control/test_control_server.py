@@ -823,3 +823,28 @@ def test_a_run_over_a_range_is_made_once(world: World) -> None:
     for wrong in (("2", "1"), ("1", "2026-11-22"), ("x", "2")):
         with pytest.raises(ConfigError, match=r"--lower|--upper"):
             server.start_run(NAME, "report", *wrong)
+
+
+def test_a_lost_run_over_a_range_is_given_up(world: World) -> None:
+    server = world.server(lost_seconds=0.0)
+    batch = job_of(
+        execution={"runtime-mode": "BATCH"},
+        source={"type": "text", "path": "in/${run.lower}"},
+        sink={"type": "json", "path": "out"},
+    )
+    server.submit(world.submission({"report": batch}))
+    with pytest.raises(ConfigError, match="has not come yet"):
+        server.start_run(NAME, "report", "2026-11-21", "2998-01-01")
+    run = server.start_run(NAME, "report", "1", "2")
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    world.cluster.away.set()
+    worker.handler.shutdown()
+    wait(server, JobState.LOST)
+    for refused in (lambda: server.restart(NAME, "report"), lambda: server.start_run(NAME, "report", "2", "3")):
+        with pytest.raises(ControlConflict, match=r"LOST|this run has no bounds"):
+            refused()
+    world.cluster.ended[f"report-{worker.number}"] = None
+    server.restart(NAME, force=True)
+    eventually(lambda: server.run(run.id).state is not JobState.LOST)
+    assert len(server.runs(NAME)) == 1

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from jobpipe.config import Config, load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import JobStatus, Submission
-from jobpipe.errors import HoldNotFound, JobpipeError, TopicNotFound
+from jobpipe.errors import HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
 from jobpipe.operations.administration import HoldReply
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
@@ -98,9 +98,11 @@ class Coordinators:
     served: set[str] = field(default_factory=set)
     dropped: list[tuple[str, str]] = field(default_factory=list)
     required: dict[tuple[str, str], bool] = field(default_factory=dict)
-    tails: dict[str, int] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)  # where topics end
     held: dict[tuple[str, str], int] = field(default_factory=dict)  # from which time, in milliseconds
     gaps: dict[tuple[str, str], str] = field(default_factory=dict)  # why those holds are none any more
+    refused: set[str] = field(default_factory=set)  # names of holds
+    looks: int = 0  # how often holds were asked for
 
     def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
         self.asked += bool(topics)
@@ -130,13 +132,14 @@ class Coordinators:
         self.required[(topic, name)] = required
 
     def status(self, topic: str) -> dict[str, Any]:
-        if topic not in self.tails:
+        if topic not in self.heads:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
-        return {"tail": self.tails[topic]}
+        return {"head": self.heads[topic], "tail": 0}
 
     def holds(self, topic: str) -> list[HoldReply]:
         if topic not in self.served:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
+        self.looks += 1
         return [self._hold(*key) for key in self.held if key[0] == topic]
 
     def _hold(self, topic: str, name: str) -> HoldReply:
@@ -149,6 +152,8 @@ class Coordinators:
         if topic not in self.served:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         assert (to.kind, to.otherwise) == ("time", "latest")
+        if name in self.refused:
+            raise NotAuthorized("another identity has it")
         stands, asked = self.held.get((topic, name)), int(str(to.value))
         if stands is None or stands < asked or (topic, name) in self.gaps:
             self.held[(topic, name)] = asked

@@ -357,11 +357,11 @@ def _held(world: World) -> datetime | None:
 
 
 def test_bounds_that_are_offsets(hourly: Hourly, world: World) -> None:
-    world.topics.tails["orders"] = 7
+    world.topics.heads["orders"] = 7
     hourly.submit(boundaryType="OFFSET", catchup="latest")
     bounds = []
     for number, (hour, tail) in enumerate((("13:00", 7), ("14:00", 12), ("15:00", 12)), 1):
-        world.topics.tails["orders"] = tail
+        world.topics.heads["orders"] = tail
         hourly.fire(hour)
         snapshot = Snapshot.read(world.attempt(number).snapshot)
         bounds.append((snapshot.lower, snapshot.upper))
@@ -380,7 +380,7 @@ def test_a_bus_that_does_not_answer(hourly: Hourly, world: World) -> None:
         "2026-11-21T12:00:00Z",
     )
     assert [each.detail for each in hourly.server.events() if each.what == "schedule"] == [view.problem]
-    world.topics.tails["orders"] = 5
+    world.topics.heads["orders"] = 5
     hourly.fire("13:10")
     view = hourly.server.schedule(NAME, "report")
     assert (view.problem, view.running, view.accepted) == ("", 1, "2026-11-21T13:00:00Z")
@@ -473,7 +473,7 @@ def test_offsets_of_what_is_left_out_and_of_a_topic_that_is_made_again(hourly: H
     hourly.submit(boundaryType="OFFSET", catchup="none")
     found = []
     for number, (hour, tail) in enumerate((("13:00", 7), ("17:10", 50), ("18:00", 60), ("19:00", 4)), 1):
-        world.topics.tails["orders"] = tail
+        world.topics.heads["orders"] = tail
         hourly.fire(hour)
         if hour == "17:10":
             continue  # what the bus would have said is not known
@@ -489,3 +489,50 @@ def test_offsets_of_what_is_left_out_and_of_a_topic_that_is_made_again(hourly: H
         "17:00-18:00 SUCCEEDED",
         "18:00-19:00 SUCCEEDED",
     ]
+
+
+def test_a_hold_that_is_refused_leaves_the_others_alone(hourly: Hourly, world: World) -> None:
+    world.topics.served.add("orders")
+    world.topics.refused.add(f"{NAME}.first")
+    schedule = {"every": "hour"}
+    jobs = {
+        name: job_of(
+            execution={"runtime-mode": "BATCH"},
+            source={"type": "jobpipe", "subscribe": "orders"},
+            sink={"type": "json", "path": f"{name}/${{run.lower}}"},
+            schedule=schedule,
+        )
+        for name in ("first", "second")
+    }
+    hourly.server.submit(world.submission(jobs))
+    eventually(lambda: ("orders", f"{NAME}.second") in world.topics.held)
+    eventually(lambda: any(each.what == "gap" for each in hourly.server.events()))
+    (gap,) = [each for each in hourly.server.events() if each.what == "gap"]
+    assert gap.job == "first"
+    assert "cannot be held: another identity has it" in gap.detail
+
+
+def test_a_gap_is_told_once_each_time(hourly: Hourly, world: World) -> None:
+    world.topics.served.add("orders")
+    hourly.submit()
+    name = ("orders", f"{NAME}.report")
+    eventually(lambda: name in world.topics.held)
+    for count in (1, 2):
+        world.topics.gaps[name] = "it was too old"
+        hourly.server._holds.look()
+        eventually(lambda: name not in world.topics.gaps)
+        hourly.server._holds.look()
+        eventually(lambda: name in world.topics.held)
+        told = lambda: sum(each.what == "gap" for each in hourly.server.events())  # noqa: E731
+        eventually(lambda told=told, count=count: told() == count)
+        looks = world.topics.looks
+        eventually(lambda looks=looks: (hourly.server._holds.look() or world.topics.looks) > looks + 2)
+        assert told() == count
+
+
+def test_a_schedule_that_begins_later_holds_nothing(hourly: Hourly, world: World) -> None:
+    world.topics.served.add("orders")
+    hourly.submit(start="2026-12-24T00:00:00Z")
+    looks = world.topics.looks
+    eventually(lambda: (hourly.server._holds.look() or world.topics.looks) >= looks)
+    assert _held(world) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config import load
-from jobpipe.pipelines import dead_letters
+from jobpipe.pipelines import dead_letters, letter_notes
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
 from jobpipe.pipelines.graph import subscribers_of
@@ -111,7 +111,7 @@ def test_whether_the_topic_ends(write: Write, job: str, final: bool, ended: bool
 def test_notes_of_runs_that_failed_are_removed(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    """V10: at the start of the next run; not its own, and not those of a stream's micro-batches."""
+    """V10: at the start of the next run, if there are too many; not its own, nor those of a stream's micro-batches."""
     pipeline = loaded(
         write("""
 pipeline: {name: x}
@@ -134,6 +134,7 @@ errors: {tolerance: all, dead-letters: bad}
         run=RunValues("r2"),
         check=lambda: asked.append(1),
     )
+    monkeypatch.setattr(letter_notes, "MOST_OF_RUNS", 0)
     monkeypatch.setattr(dead_letters, "JobPipeSink", lambda **_: None)
     letters = dead_letters_for(pipeline, job, context)
     assert letters is not None
@@ -146,8 +147,16 @@ errors: {tolerance: all, dead-letters: bad}
     assert asked == [1]
 
 
-def test_an_attempt_that_was_replaced_removes_no_note(tmp_path: Path) -> None:
+def test_a_run_that_is_made_again_finds_its_note(tmp_path: Path) -> None:
+    """After other runs of the job."""
+    LetterNotes(NO_SPARK, str(tmp_path)).note(note_of_run("r1"), "1:5")
+    LetterNotes(NO_SPARK, str(tmp_path)).forget_other_runs(note_of_run("r2"), lambda: None)
+    assert LetterNotes(NO_SPARK, str(tmp_path)).of(note_of_run("r1")) == "1:5"
+
+
+def test_an_attempt_that_was_replaced_removes_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """V10: those that it read may be of the run that has taken its place."""
+    monkeypatch.setattr(letter_notes, "MOST_OF_RUNS", 0)
     before = LetterNotes(NO_SPARK, str(tmp_path))
     before.note(note_of_run("r1"), "1:5")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import Any
 
@@ -76,6 +77,29 @@ def test_a_range_by_stream_and_by_batch_read(spark: SparkSession, place: Place, 
         ended(place.stream(spark, "timed", f"range{number}", **options), received, place, f"range{number}")
         assert streamed(received) == wanted
         assert stands(publisher, f"range{number}") == (5, 1)  # its last batch is acknowledged, and no other
+
+
+def test_a_range_by_time_in_which_nothing_was_published(spark: SparkSession, place: Place, times: Any) -> None:
+    """After the newest batch, as between two; with the strategy that runs of jobs have."""
+    at, _ = times
+    later = {"boundaryType": "TIME", "lowerBound": at[5] + 1, "upperBound": at[5] + 2}
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert numbers(place.read(spark, "timed", **later, **latest).toArrow()) == []
+    between = {"boundaryType": "TIME", "lowerBound": at[1] + 1, "upperBound": at[2]}
+    assert numbers(place.read(spark, "timed", **between, **latest).toArrow()) == []
+
+
+def test_a_range_waits_until_its_end_has_come(spark: SparkSession, place: Place) -> None:
+    """Rows that are published while it is planned belong to it."""
+    with place.publisher("coming") as publisher:
+        place.seal(publisher, [0])
+        begin = int(time.time() * 1000) - 60_000
+        upper = int(time.time() * 1000) + 3000
+        late = threading.Timer(1.5, lambda: place.seal(publisher, [1]))
+        late.start()
+        read = place.read(spark, "coming", boundaryType="TIME", lowerBound=begin, upperBound=upper)
+        assert numbers(read.toArrow()) == list(range(20))
+        late.join()
 
 
 def test_a_bounded_stream_waits_for_its_end(spark: SparkSession, place: Place) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.spark.kit import Place, Received, forget_log, run_to_end, running, until
@@ -96,3 +97,23 @@ def test_a_wiped_topic_is_read_from_its_beginning_when_asked(spark: SparkSession
         received = Received()
         run_to_end(place.stream(spark, "remade", "r", **options), received, checkpoint)
         assert received.rows == 20
+
+
+def test_a_range_by_time_whose_rows_retention_removed(spark: SparkSession, place: Place) -> None:
+    """It does not begin at what is left, as a stream does that starts at such a time."""
+    settings = {"jobpipe.retention.time": "0s", "jobpipe.retention.ack_grace": "0s"}
+    begin = int(time.time() * 1000)
+    with place.publisher("ranges", required_subscribers=["p"], **settings) as publisher:
+        place.seal(publisher, range(3))
+        until(lambda: time.time() * 1000 > begin + 10, "another millisecond")
+        bounds = {"boundaryType": "TIME", "lowerBound": begin, "upperBound": int(time.time() * 1000)}
+        assert place.read(spark, "ranges", **bounds).count() == 30
+        whole = place.stream(spark, "ranges", "p", startingOffsets="earliest")
+        run_to_end(whole, Received(), place.checkpoint("ranges"))
+        place.seal(publisher, [3])
+        until(lambda: publisher.status()["tail"] == 3, "retention")
+        with pytest.raises(AnalysisException, match="was removed, and the range begins at"):
+            place.read(spark, "ranges", **bounds).count()
+        later = {**bounds, "lowerBound": bounds["upperBound"], "upperBound": int(time.time() * 1000)}
+        assert place.read(spark, "ranges", **later).count() == 10
+        assert place.read(spark, "ranges", failOnDataLoss="false", **bounds).count() == 0

@@ -212,6 +212,21 @@ def test_drop_oldest_takes_what_is_not_acknowledged(tmp_path: Path) -> None:
     log.close()
 
 
+def test_when_the_newest_removed_batch_was_published(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    follow(log)
+    fill(log, 3)
+    published = [log.batches.sealed_ms(n) for n in range(3)]
+    assert log.batches.removed_ms() == 0
+    log.retirer.drop_oldest(log.used_bytes() // 3 + 1)
+    assert log.batches.tail_n() == 2
+    assert log.batches.removed_ms() == published[1]
+    log.close()
+    again = open_log(tmp_path)
+    assert again.batches.removed_ms() == published[1]
+    again.close()
+
+
 def test_silent_subscriptions_expire_but_not_required_or_live_ones(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     policy = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=100)

@@ -13,7 +13,7 @@ from typing import Protocol
 from jobpipe.control.interval_store import HoldRow, IntervalStore
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
-from jobpipe.errors import DataLoss, HoldNotFound, JobpipeError
+from jobpipe.errors import HoldNotFound, JobpipeError
 from jobpipe.operations.administration import HoldReply
 from jobpipe.plural import counted
 from jobpipe.store.boundary import Boundary
@@ -41,13 +41,13 @@ class Needed:
 
     Attributes:
         name: of the hold, which is that of the subscription by which the job would read.
-        since: the publish time from which rows are needed.
+        since: the publish time from which rows are needed; None: that cannot be known now.
     """
 
     key: Key
     topic: str
     name: str
-    since: datetime
+    since: datetime | None
 
 
 class HoldKeeper:
@@ -100,16 +100,27 @@ class HoldKeeper:
                 return
             try:
                 stand = {each.name: each for each in self._admin.holds(topic)}
-                for key in sorted(key for key in {*needed, *known} if key[0] == topic):
-                    if key in needed:
-                        self._keep(needed[key], known.get(key), stand)
-                    else:
-                        self._give_back(known[key], stand)
             except JobpipeError as error:  # the topic is not there yet, or away
                 log.info("holds of topic %s cannot be moved now: %s", topic, error)
+                continue
+            for key in sorted(key for key in {*needed, *known} if key[0] == topic):
+                self._see_to(needed.get(key), known.get(key), stand)
+
+    def _see_to(self, each: Needed | None, row: HoldRow | None, stand: Mapping[str, HoldReply]) -> None:
+        try:
+            if each is not None:
+                self._keep(each, row, stand)
+            elif row is not None:
+                self._give_back(row, stand)
+        except JobpipeError as error:
+            log.warning("a hold of a schedule cannot be moved: %s", error)
+            if each is not None:
+                self._told(each, f"rows may be removed before a run has read them, since they cannot be held: {error}")
 
     def _keep(self, each: Needed, row: HoldRow | None, stand: Mapping[str, HoldReply]) -> None:
         """Let a hold be where it is needed."""
+        if each.since is None:
+            return  # what it needs cannot be known now
         if row is None:
             row = HoldRow(topic=each.topic, name=each.name)
             self._books.put_hold(row)
@@ -122,22 +133,22 @@ class HoldKeeper:
                 self._told(each, f"hold {row.held_as} is gone: it was dropped, or the topic was made again")
             elif held.gap is not None:
                 self._told(each, f"{held.gap}; {counted(held.lost, 'batch')} may be missing")
-        stands = held is not None and held.gap is None
-        if stands and row.since == each.since:
-            return
-        if stands and row.since is not None and each.since < row.since:
-            self._take(other, each)  # before the one that stands is released: nothing is free in between
-            self._release(each.topic, row.held_as)
-        else:
-            self._take(row, each)
+        if held is not None and held.gap is None:
+            if row.since == each.since:
+                self._gaps.pop((each.topic, each.name), None)
+                return
+            if row.since is not None and each.since < row.since:
+                self._take(other, each.since)  # before the one that stands is released: nothing is free in between
+                self._release(each.topic, row.held_as)
+                return
+        elif held is not None:
+            self._release(each.topic, row.held_as)  # a gap: it would not go back either
+        self._take(row, each.since)
 
-    def _take(self, row: HoldRow, each: Needed) -> None:
-        place = Boundary.of(each.since, "since")
-        try:
-            self._admin.hold(row.topic, row.held_as, Boundary(place.kind, place.value, "latest"))
-        except DataLoss as error:
-            self._told(each, error.message)
-        self._books.put_hold(replace(row, since=each.since))
+    def _take(self, row: HoldRow, since: datetime) -> None:
+        place = Boundary.of(since, "since")
+        self._admin.hold(row.topic, row.held_as, Boundary(place.kind, place.value, "latest"))
+        self._books.put_hold(replace(row, since=since))
 
     def _give_back(self, row: HoldRow, stand: Mapping[str, HoldReply]) -> None:
         for name in (row.held_as, replace(row, second=not row.second).held_as):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from datetime import datetime
+
 from jobpipe.control.firing.hold_keeper import Needed
 from jobpipe.control.firing.scheduler import Scheduler
 from jobpipe.control.interface import BackfillView, IntervalView, ScheduleView, Want
@@ -9,7 +12,10 @@ from jobpipe.control.interval_store import IntervalRow, IntervalStore, ScheduleR
 from jobpipe.control.records import JobRow
 from jobpipe.control.schedules.decisions import Backfill, IntervalState
 from jobpipe.control.store import Store
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.spec import ScheduleSpec
+
+log = logging.getLogger(__name__)
 
 _ENDED = (IntervalState.SUCCEEDED, IntervalState.FAILED, IntervalState.SKIPPED)
 
@@ -36,7 +42,7 @@ class ScheduleViews:
         key = (row.pipeline, row.job)
         job, counts = self._store.job(*key), self._books.counts(*key)
         active = job is not None and job.present and job.want is Want.RUN and not row.paused
-        due = self._scheduler.next_due(row) if active else None
+        due = self._next_due(row) if active else None
         last = self._books.last(*key, *_ENDED)
         return ScheduleView(
             pipeline=row.pipeline,
@@ -52,6 +58,12 @@ class ScheduleViews:
             last=None if last is None else self.interval(last),
             problem=row.problem,
         )
+
+    def _next_due(self, row: ScheduleRow) -> datetime | None:
+        try:
+            return self._scheduler.next_due(row)
+        except ConfigError:
+            return None
 
     def intervals(self, pipeline: str, job: str, limit: int) -> tuple[IntervalView, ...]:
         """Return the newest ones."""
@@ -74,10 +86,15 @@ class ScheduleViews:
         found: list[Needed] = []
         with self._store.write():
             for row in self._books.schedules():
-                since = self._scheduler.needed_from(row)
-                if since is not None:
-                    key = (row.pipeline, row.job)
-                    found += [Needed(key=key, topic=topic, name=name, since=since) for topic, name in row.reads]
+                key = (row.pipeline, row.job)
+                try:
+                    since = self._scheduler.needed_from(row)
+                    if since is None:
+                        continue
+                except ConfigError as error:  # the files of its time zone are gone
+                    log.warning("schedule of job %s.%s: %s", *key, error)
+                    since = None
+                found += [Needed(key=key, topic=topic, name=name, since=since) for topic, name in row.reads]
         return found
 
 

@@ -380,12 +380,12 @@ class Scheduler:
         return row
 
     def needed_from(self, row: ScheduleRow) -> datetime | None:
-        """Return the publish time from which a schedule still needs rows; None: it needs no more."""
+        """Return the publish time from which a schedule still needs rows; None: it needs none that are there."""
         rule, books = Rule.of(row.spec), self._books.books(row)
         lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
         failed = [] if not rule.bounded else books.failed  # a later run of a stream has read what is there
         opened = [each.lower for each in (*books.waiting, *books.running, *failed)]
-        if rule.following(lower) is not None:
+        if rule.following(lower) is not None and lower.timestamp() <= self._tools.clock():
             opened.append(lower)
         return min(opened, default=None)
 

@@ -146,6 +146,8 @@ def _bounds(job: JobContext) -> dict[str, str]:
         for name, bound in (("lowerBound", lower), ("upperBound", upper))
         if bound is not None
     }
+    if kind == "TIME" and "lowerBound" in found:  # a range in which nothing was published is empty
+        found["startingOffsetsByTimestampStrategy"] = "latest"
     return {"boundaryType": kind, **found} if found else {}
 
 
