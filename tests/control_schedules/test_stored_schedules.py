@@ -288,10 +288,11 @@ def test_no_interval_is_lost_or_run_twice(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.timeout(600)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES, seed=st.integers(0, 2**32))
 def test_long_lives(tmp_path_factory: pytest.TempPathFactory, schedule: dict[str, Any], seed: int) -> None:
-    lived(tmp_path_factory.mktemp("life"), schedule, seed, 400).store.close()  # type: ignore[union-attr]
+    lived(tmp_path_factory.mktemp("life"), schedule, seed, 250).store.close()  # type: ignore[union-attr]
 
 
 def test_such_a_life_has_kills(tmp_path: Path) -> None:
