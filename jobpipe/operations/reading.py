@@ -84,7 +84,8 @@ class Bounds(Fields):
         lost: how many batches of what was asked for are lost.
         end: where it would end; None if that is open, or was not asked.
         standing: of the subscription: None if it stands nowhere, ``first`` while its first position holds, ``moved``.
-        removed_ms: when the newest of the removed batches was published, in milliseconds since 1970; 0: none was.
+        removed_ms: when the newest of the removed batches was published, in milliseconds since 1970; 0: none was, or an
+            older coordinator does not tell it.
     """
 
     tail: At
@@ -94,7 +95,7 @@ class Bounds(Fields):
     lost: Count
     end: Stop = None
     standing: Annotated[str | None, Text(16)] = None
-    removed_ms: Count = 0
+    removed_ms: Annotated[int, Whole(), OMITTED] = 0
 
 
 @message
