@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import Chore, JobRow, JobSubscription
+from jobpipe.control.repeated_work import RepeatedWork
 from jobpipe.control.store import Store
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
 from jobpipe_registry.errors import RegistryError
@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 30.0
 AT_ONCE = 100  # read from the store
-CLOSE_SECONDS = 15.0
 
 
 class Dropper(Protocol):
@@ -29,40 +28,18 @@ class Dropper(Protocol):
     def require(self, topic: str, name: str, *, required: bool = True) -> object: ...
 
 
-class Chores:
+class Chores(RepeatedWork):
     """A thread that tries all of them now and then; :meth:`close` ends it. They are kept until they are done."""
 
     def __init__(self, store: Store, jobs: PatientJobs, admin: Dropper) -> None:
+        super().__init__("chores", RETRY_SECONDS)
         self._store = store
         self._jobs = jobs
         self._admin = admin
-        self._wake = threading.Event()
-        self._closed = False
-        self._thread = threading.Thread(target=self._follow, name="chores", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def look(self) -> None:
-        """Try them soon."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """End."""
-        self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
-
-    def _follow(self) -> None:
-        while not self._closed:
-            self._wake.clear()
-            try:
-                self.do_all(lambda: self._closed)
-            except Exception:
-                log.exception("chores")
-            self._wake.wait(RETRY_SECONDS)
+    def work(self) -> None:
+        """Try them."""
+        self.do_all(lambda: self.closed)
 
     def do_all(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Try each once."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
 from jobpipe.control.interval_store import HoldRow, IntervalStore
+from jobpipe.control.repeated_work import RepeatedWork
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import HoldNotFound, JobpipeError
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 GAP = "gap"  # an event
 LOOK_SECONDS = 30.0
-CLOSE_SECONDS = 15.0
 
 
 class Holder(Protocol):
@@ -50,7 +49,7 @@ class Needed:
     since: datetime | None
 
 
-class HoldKeeper:
+class HoldKeeper(RepeatedWork):
     """A thread that moves the holds; :meth:`close` ends it, and leaves them where they are.
 
     Args:
@@ -58,45 +57,23 @@ class HoldKeeper:
     """
 
     def __init__(self, store: Store, admin: Holder, needed: Callable[[], Iterable[Needed]]) -> None:
+        super().__init__("holds", LOOK_SECONDS)
         self._store = store
         self._books = IntervalStore(store)
         self._admin = admin
         self._needed = needed
         self._gaps: dict[tuple[str, str], str] = {}  # as told last
-        self._wake = threading.Event()
-        self._closed = False
-        self._thread = threading.Thread(target=self._follow, name="holds", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def look(self) -> None:
-        """Move them soon."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """End."""
-        self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
-
-    def _follow(self) -> None:
-        while not self._closed:
-            self._wake.clear()
-            try:
-                self.move_all()
-            except Exception:
-                log.exception("holds of schedules")
-            self._wake.wait(LOOK_SECONDS)
+    def work(self) -> None:
+        """Move them."""
+        self.move_all()
 
     def move_all(self) -> None:
         """Move each that has to be moved, once; give those back that nothing needs any more."""
         needed = {(each.topic, each.name): each for each in self._needed()}
         known = {(row.topic, row.name): row for row in self._books.holds()}
         for topic in sorted({topic for topic, _ in (*needed, *known)}):
-            if self._closed:
+            if self.closed:
                 return
             try:
                 stand = {each.name: each for each in self._admin.holds(topic)}

@@ -1,0 +1,61 @@
+"""A thread that does its work now and then, and soon after it is asked to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 15.0
+
+
+class RepeatedWork(ABC):
+    """One thread; :meth:`close` ends it.
+
+    Args:
+        name: of the thread.
+        seconds: from the end of its work to the next time, unless it is asked for before.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self._seconds = seconds
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do it once; what it raises is logged. It ends early if it is :attr:`closed`."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is to end."""
+        return self._closed
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def look(self) -> None:
+        """Work soon."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End; work that has begun is waited for, for a while."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _follow(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._closed:  # looked at after the event is cleared: one that is set from here on is not lost
+                return
+            try:
+                self.work()
+            except Exception:
+                log.exception("%s", self._thread.name)
+            self._wake.wait(self._seconds)
