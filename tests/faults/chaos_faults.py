@@ -127,11 +127,16 @@ def kill_flow_task(run: Chaos) -> None:
 
 @fault
 def late_flow_task(run: Chaos) -> None:
-    """SIGSTOP; other attempts take all partitions, and then this one goes on with what it had."""
+    """SIGSTOP; other attempts take all partitions, and then this one goes on with what it had.
+
+    A driver that has a task has its handler too. One that was started a moment ago has neither, and makes other
+    attempts by itself; the task is its predecessor's then.
+    """
     for process in _task(run):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.suspend()
-        run.flow.signal(signal.SIGUSR1)
+            if process.ppid() == run.flow.pid:
+                run.flow.signal(signal.SIGUSR1)
         run.sleep(1.0, 5.0)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.resume()
