@@ -20,12 +20,12 @@ from starlette.routing import Route as StarletteRoute
 
 from jobpipe.control.api_answers import OPENAPI, Answers, Call
 from jobpipe.control.api_events import Streams
-from jobpipe.control.api_gate import PEER, RIGHT, Receive, Scope, Send, connection_ends
+from jobpipe.control.api_gate import CALLER, PEER, Receive, Scope, Send, connection_ends
 from jobpipe.control.api_openapi import openapi
 from jobpipe.control.api_routes import EVENTS, ROUTES, Query, QueryKind, Route
 from jobpipe.control.interface import Control
 from jobpipe.control.problem_json import PROBLEM, problem_of
-from jobpipe.control.rights import Right
+from jobpipe.control.rights import Caller, Right
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, shown
 
@@ -81,11 +81,11 @@ class Api:
         return StarletteRoute(route.path, endpoint, methods=[route.method])
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        right: Right = getattr(request.state, RIGHT, Right.VIEW)
-        if route.right is not None and not right.includes(route.right):
+        caller: Caller = getattr(request.state, CALLER, Caller(Right.VIEW))
+        if route.right is not None and not caller.right.includes(route.right):
             raise NotAuthorized(
-                f"this needs the right {route.right}, and the caller only has {right}; use a token, or a certificate, "
-                f"that may {route.right}",
+                f"this needs the right {route.right}, and the caller only has {caller.right}; use a token, or a "
+                f"certificate, that may {route.right}",
                 right=route.right.value,
             )
         query = _query(route, request)
@@ -98,7 +98,7 @@ class Api:
             return self._events(_last_event(request, int(query["after"] or 0)))
         if (answer := route.answer) is None:
             raise RuntimeError(f"{route.path} has no answer")
-        call = Call(path=request.path_params, query=query, body=body, right=right)
+        call = Call(path=request.path_params, query=query, body=body, caller=caller)
         found = await self._in_thread(lambda: _encoded(route, answer(self._answers, call)))
         return Response(found, route.status, media_type="application/json" if route.reply is not None else None)
 

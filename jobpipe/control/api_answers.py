@@ -22,6 +22,7 @@ from jobpipe.control.api_models import (
     IndexView,
     LogView,
     OptionView,
+    PlanBody,
     RunBody,
     SubmissionBody,
     ValidateBody,
@@ -33,12 +34,14 @@ from jobpipe.control.interface import (
     IntervalView,
     JobStatus,
     PipelineStatus,
+    Plan,
+    RevisionView,
     RunView,
     ScheduleView,
     Submission,
     Submitted,
 )
-from jobpipe.control.rights import Right
+from jobpipe.control.rights import Caller
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
 from jobpipe.pipelines.definitions import CONFIGURATION
@@ -63,13 +66,13 @@ class Call:
         path: what stands in the route's braces.
         query: values of the query, of the kinds that the route says; the default where none was given.
         body: of the route's model.
-        right: what the caller may do.
+        caller: who asks.
     """
 
     path: Mapping[str, str]
     query: Mapping[str, str | int | bool | None]
     body: BaseModel | None
-    right: Right
+    caller: Caller
 
     def name(self, part: str) -> str:
         """Return a part of the path."""
@@ -107,7 +110,7 @@ class Answers:
 
     def index(self, call: Call) -> IndexView:
         """Say which server this is, and what the caller may do."""
-        return IndexView(version=jobpipe.__version__, right=call.right, openapi=OPENAPI)
+        return IndexView(version=jobpipe.__version__, right=call.caller.right, openapi=OPENAPI)
 
     def health(self, call: Call) -> HealthView:
         """Say that the server answers. Needs no right."""
@@ -122,7 +125,12 @@ class Answers:
 
     def submit(self, call: Call) -> Submitted:
         """Take a pipeline, or a changed one, and start its jobs that changed; returns once it is stored."""
-        return self._submit(call.of(SubmissionBody), None)
+        return self._submit(call, None)
+
+    def plan(self, call: Call) -> Plan:
+        """Say what POST /pipelines with this body would do with each job, and why; change nothing."""
+        body = call.of(PlanBody)
+        return self._control.plan(self._submission(body, None), new_checkpoint=body.new_checkpoint)
 
     def config(self, call: Call) -> Submission:
         """Show what was last submitted of a pipeline."""
@@ -130,9 +138,28 @@ class Answers:
 
     def put_config(self, call: Call) -> Submitted:
         """As POST /pipelines, of a pipeline of that name."""
-        return self._submit(call.of(SubmissionBody), call.name("pipeline"))
+        return self._submit(call, call.name("pipeline"))
 
-    def _submit(self, body: SubmissionBody, name: str | None) -> Submitted:
+    def revisions(self, call: Call) -> tuple[RevisionView, ...]:
+        """List the versions of a pipeline's file that are kept, the newest first, with what each changed."""
+        return self._control.revisions(call.name("pipeline"))
+
+    def revision(self, call: Call) -> Submission:
+        """Show one version of a pipeline's file."""
+        given = call.name("version")
+        if not (given.isascii() and given.isdecimal() and len(given) < 10):
+            raise ConfigError(f"{shown(given)} is not the number of a version", key="version")
+        return self._control.revision(call.name("pipeline"), int(given))
+
+    def _submit(self, call: Call, name: str | None) -> Submitted:
+        body = call.of(SubmissionBody)
+        submission = self._submission(body, name)
+        return self._control.submit(
+            submission, new_checkpoint=body.new_checkpoint, base=body.base_version, by=call.caller.name
+        )
+
+    def _submission(self, body: PlanBody, name: str | None) -> Submission:
+        """Return the file of a body, after a look at where it lies."""
         folder = self._roots.folder(body.folder)
         pipeline = load_tree(body.tree, file=body.file, folder=folder)
         if name is not None and pipeline.name != name:
@@ -151,8 +178,7 @@ class Answers:
         for job in body.new_checkpoint:
             if job not in pipeline.jobs:
                 raise PipelineNotFound(f"new-checkpoint: there is no job {job!r}; {nearest(job, pipeline.jobs)}")
-        submission = Submission(file=body.file, folder=folder, tree=body.tree)
-        return self._control.submit(submission, new_checkpoint=body.new_checkpoint)
+        return Submission(file=body.file, folder=folder, tree=body.tree)
 
     def status(self, call: Call) -> PipelineStatus:
         """Say how a pipeline stands."""

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
 from jobpipe.control.problem_json import PROBLEM, problem_of
-from jobpipe.control.rights import Right
+from jobpipe.control.rights import Caller, Right
 from jobpipe.errors import JobpipeError, LinkClosed, NotAuthorized
 from jobpipe.net.accepted import AcceptedPeer
 
@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-RIGHT = "right"  # in the state of a request
+CALLER = "caller"  # in the state of a request: the jobpipe.control.rights.Caller
 PEER = "peer"  # the jobpipe.net.accepted.AcceptedPeer that asks, which the listener put there
 LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
@@ -43,10 +43,10 @@ HEADERS = {
 
 
 class Identities(Protocol):
-    """How the right of a request is known."""
+    """How it is known who makes a request."""
 
-    def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
-        """Return the right; None for a stranger."""
+    def caller(self, headers: Headers, peer_names: Collection[str]) -> Caller | None:
+        """Return who asks, with the right; None for a stranger."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Tokens:
 
     tokens: Mapping[Right, str]
 
-    def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
-        """Return the right of a bearer token."""
+    def caller(self, headers: Headers, peer_names: Collection[str]) -> Caller | None:
+        """Return who has a bearer token: one for each right, which do not tell people apart."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given, found = token.strip().encode(), None
         for right, known in self.tokens.items():
             if hmac.compare_digest(given, known.encode()):
                 found = right
-        return found if scheme.lower() == "bearer" else None
+        return Caller(found, "token") if scheme.lower() == "bearer" and found is not None else None
 
 
 class Gate:
@@ -111,14 +111,14 @@ class Gate:
             return _refusal(403, f"the request {why}; changes are taken from programs")
         if scope["path"] in PUBLIC and safe:
             return None
-        right = self._identities.right(headers, peer.names)
-        if right is None:
+        caller = self._identities.caller(headers, peer.names)
+        if caller is None:
             return _refusal(
                 401,
                 "the control server does not know who asks; give its token, or a certificate that the server's "
                 "jobpipe.server.access names",
             )
-        scope["state"][RIGHT] = right
+        scope["state"][CALLER] = caller
         scope["state"][LET_IN]()
         return None
 

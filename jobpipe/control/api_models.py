@@ -55,7 +55,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class SubmissionBody(_Body):
+class PlanBody(_Body):
     """A pipeline, as :class:`Submission`."""
 
     file: _Place = Field(description="Path of the file, for messages.")
@@ -69,10 +69,30 @@ class SubmissionBody(_Body):
     )
 
 
-def submission_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()) -> SubmissionBody:
-    """Return the body that submits a pipeline."""
+class SubmissionBody(PlanBody):
+    """A pipeline to submit."""
+
+    base_version: int | None = Field(
+        default=None,
+        ge=0,
+        alias="base-version",
+        description="The version that this was planned for, 0 for a new pipeline: the server refuses it if it has "
+        "another one by now. Without it any.",
+    )
+
+
+def plan_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()) -> PlanBody:
+    """Return the body that plans a submission."""
     named = {"file": submission.file, "folder": submission.folder, "tree": dict(submission.tree)}
-    return SubmissionBody.model_validate({**named, "new-checkpoint": new_checkpoint})
+    return PlanBody.model_validate({**named, "new-checkpoint": new_checkpoint})
+
+
+def submission_body(
+    submission: Submission, new_checkpoint: tuple[str, ...] = (), base: int | None = None
+) -> SubmissionBody:
+    """Return the body that submits a pipeline."""
+    planned = plan_body(submission, new_checkpoint).model_dump(by_alias=True)
+    return SubmissionBody.model_validate({**planned, "base-version": base})
 
 
 class RunBody(_Body):

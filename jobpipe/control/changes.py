@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import MappingProxyType
 
-from jobpipe.control.interface import Submission, Submitted, Want
+from jobpipe.control.interface import Action, Plan, Submission, Submitted, Want
 from jobpipe.control.interval_store import IntervalStore
-from jobpipe.control.loaded import digest_of, subscriptions_by_job
+from jobpipe.control.loaded import LoadedPipelines, digest_of, subscriptions_by_job
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
+from jobpipe.control.revisions.planning import (
+    Asked,
+    Known,
+    decide,
+    plan_of_removed,
+    removed,
+    revision_changes,
+    taken_settings,
+)
 from jobpipe.control.store import Store
-from jobpipe.errors import ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.checks import needs_bounds
 from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
 from jobpipe.pipelines.states import JobState
 
+log = logging.getLogger(__name__)
+
 MOST_JOBS = 1000
+MOST_SUBMITTER = 200  # characters
 
 
 class PipelineChanges:
     """Changes of one store. Nothing here waits for a registry or a launcher."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, loaded: LoadedPipelines) -> None:
         self._store = store
+        self._loaded = loaded
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
@@ -75,30 +88,46 @@ class PipelineChanges:
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
+    def plan(self, submission: Submission, asked: Asked) -> Plan:
+        """Return what :meth:`submit` would do; change nothing."""
+        with self._store.write():
+            known, rows = self._known(asked.pipeline), self._rows(asked.pipeline)
+            decisions = decide(rows, known, asked)
+            gone = [plan_of_removed(job, known) for job in removed(known, asked)]
+            full = self._is_full(asked.pipeline, known)
+            return Plan(
+                pipeline=asked.pipeline.name,
+                version=known.version,
+                changed=not self._has(submission, asked.pipeline.name),
+                jobs=(*(each.plan for each in decisions), *gone),
+                settings=taken_settings(known, asked),
+                refused=() if full is None else (full.message,),
+                warnings=tuple(asked.pipeline.warnings),
+            )
+
     def submit(
-        self,
-        submission: Submission,
-        pipeline: Pipeline,
-        new_checkpoint: Sequence[str],
-        now: float,
-        unfit: Mapping[str, str] = MappingProxyType({}),
+        self, submission: Submission, asked: Asked, now: float, *, base: int | None = None, by: str = ""
     ) -> Submitted:
         """Take a pipeline in, or a changed file of one.
 
         Args:
-            new_checkpoint: the jobs that begin without their checkpoints.
-            unfit: why jobs cannot go on from theirs.
+            base: the version that it was planned for, 0 for a new pipeline; None: any.
+            by: who submits it.
         """
-        store, name = self._store, pipeline.name
+        store, pipeline, name = self._store, asked.pipeline, asked.pipeline.name
         with store.write():
-            before = {job.name: job for job in store.jobs(name)}
-            added = len(pipeline.jobs.keys() - before.keys())
-            if store.count_jobs() + added > MOST_JOBS:
-                raise ControlConflict(f"one server has at most {MOST_JOBS} jobs; delete a pipeline", pipeline=name)
-            known = store.pipeline(name)
-            same_file = known is not None and _is_of(submission, store.definition(name, known.version))
-            version = 1 if known is None else known.version + (not same_file)
-            want = Want.RUN if known is None else known.want
+            known = self._known(pipeline)
+            _require_base(name, base, known.version)
+            if (full := self._is_full(pipeline, known)) is not None:
+                raise full
+            decisions = decide(self._rows(pipeline), known, asked)
+            for each in decisions:
+                if each.refused is not None:
+                    raise ControlConflict(each.refused, pipeline=name, job=each.row.name)
+            row = store.pipeline(name)
+            same_file = self._has(submission, name)
+            version = known.version + (not same_file)
+            want = Want.RUN if row is None else row.want
             store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now))
             if not same_file:
                 store.add_definition(
@@ -108,43 +137,78 @@ class PipelineChanges:
                         file=submission.file,
                         folder=submission.folder,
                         tree=json.dumps(dict(submission.tree)),
+                        submitted=now,
+                        submitter=by[:MOST_SUBMITTER],
+                        changes=revision_changes(decisions, known, asked),
                     )
                 )
             runs: dict[str, str] = {}
-            unchanged: list[str] = []
-            rows = _rows_of(pipeline, before, want)
-            for job in rows:
-                renew = job.name in new_checkpoint
-                old = before.get(job.name)
-                alike = old is not None and old.digest == job.digest
-                # One that is asked for stays so, until the job is as it was before.
-                keeps = job.renew and (alike or job.name in unfit)
-                if job.name in unfit and not renew and not keeps:
-                    raise ControlConflict(unfit[job.name], pipeline=name, job=job.name)
-                same = old is not None and old.present and alike and not renew
-                store.put_job(replace(job, renew=renew or keeps))
-                if old is not None and (old.scheduled, old.on_demand) != (job.scheduled, job.on_demand):
+            for each in decisions:
+                old = known.jobs.get(each.row.name)
+                store.put_job(each.row)
+                if old is not None and each.ends_others:
                     self._end_other_runs(old, now)
-                if same:
-                    unchanged.append(job.name)
-                elif job.want is Want.RUN and job.begins_by_itself:
-                    runs[job.name] = self._begin(job, now)
-            self._see_to_subscriptions(rows, before, unchanged)
-            removed = [job for job in before.values() if job.present and job.name not in pipeline.jobs]
-            for job in removed:
+                if each.begins:
+                    runs[each.row.name] = self._begin(each.row, now)
+            unchanged = [each.row.name for each in decisions if each.plan.action is Action.UNCHANGED]
+            self._see_to_subscriptions([each.row for each in decisions], known.jobs, unchanged)
+            gone = removed(known, asked)
+            for job in gone:
                 store.put_job(replace(job, present=False))
                 self._drop_following(job, now)
             store.add_event(name, None, "submitted", detail=f"version {version}", fields={"version": version})
         return Submitted(
             pipeline=name,
-            created=known is None,
+            created=row is None,
             changed=not same_file,
             version=version,
             runs=runs,
             unchanged=tuple(unchanged),
-            removed=tuple(job.name for job in removed),
+            removed=tuple(job.name for job in gone),
             warnings=tuple(pipeline.warnings),
         )
+
+    def _known(self, pipeline: Pipeline) -> Known:
+        """Return what the store has of a pipeline."""
+        row = self._store.pipeline(pipeline.name)
+        jobs = self._store.jobs(pipeline.name)
+        runs = {job.name: self._store.run(job.run) for job in jobs}
+        books = IntervalStore(self._store)
+        schedules = {job.name: books.schedule(pipeline.name, job.name) for job in jobs}
+        return Known(
+            version=0 if row is None else row.version,
+            jobs={job.name: job for job in jobs},
+            active=frozenset(name for name, run in runs.items() if run is not None and not run.is_over),
+            schedules={name: each.spec for name, each in schedules.items() if each is not None},
+            before=self.newest_file(pipeline.name),
+        )
+
+    def newest_file(self, name: str) -> Pipeline | None:
+        """Return the newest file of a pipeline; None: there is none, or it can no longer be loaded here."""
+        row = self._store.pipeline(name)
+        try:
+            return None if row is None else self._loaded.get(name, row.version)
+        except ConfigError as error:
+            log.info("pipeline %s, version %d: %s", name, 0 if row is None else row.version, error)
+            return None
+
+    def _rows(self, pipeline: Pipeline) -> list[JobRow]:
+        """Return the jobs of a file as they would be stored."""
+        row = self._store.pipeline(pipeline.name)
+        before = {job.name: job for job in self._store.jobs(pipeline.name)}
+        return _rows_of(pipeline, before, Want.RUN if row is None else row.want)
+
+    def _has(self, submission: Submission, name: str) -> bool:
+        """Whether a file is the newest one of the pipeline."""
+        row = self._store.pipeline(name)
+        return row is not None and _is_of(submission, self._store.definition(name, row.version))
+
+    def _is_full(self, pipeline: Pipeline, known: Known) -> ControlConflict | None:
+        """Return the error if the jobs of a file would be too many."""
+        added = len(pipeline.jobs.keys() - known.jobs.keys())
+        if self._store.count_jobs() + added <= MOST_JOBS:
+            return None
+        return ControlConflict(f"one server has at most {MOST_JOBS} jobs; delete a pipeline", pipeline=pipeline.name)
 
     def stop(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
         """Let jobs end, and stay so."""
@@ -367,6 +431,19 @@ class PipelineChanges:
                 self._store.add_event(
                     job.pipeline, job.name, "state", state=JobState.STOPPED, fields={"run": job.following}
                 )
+
+
+def _require_base(name: str, base: int | None, version: int) -> None:
+    if base is None or base == version:
+        return
+    planned = f"version {base}" if base else "a new pipeline"
+    now = f"version {version} now" if version else "no pipeline of that name now"
+    raise ControlConflict(
+        f"pipeline {name}: this was planned for {planned}, and there is {now}: another submission came in between; "
+        "look at `jobpipe pipeline history`, then submit again",
+        pipeline=name,
+        version=version,
+    )
 
 
 def _is_of(submission: Submission, stored: DefinitionRow | None) -> bool:

@@ -15,13 +15,23 @@ from urllib.parse import quote, urlencode, urlsplit
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from jobpipe.config import Config
-from jobpipe.control.api_models import Expanded, GraphView, IndexView, LogView, ValidatedView, submission_body
+from jobpipe.control.api_models import (
+    Expanded,
+    GraphView,
+    IndexView,
+    LogView,
+    ValidatedView,
+    plan_body,
+    submission_body,
+)
 from jobpipe.control.interface import (
     BackfillView,
     Event,
     IntervalView,
     JobStatus,
     PipelineStatus,
+    Plan,
+    RevisionView,
     RunView,
     ScheduleView,
     Submission,
@@ -115,10 +125,24 @@ class ControlClient:
         """Return what the server is, and what we may do."""
         return self._ask("GET", "/", IndexView)
 
-    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+    def submit(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None
+    ) -> Submitted:
         """As :meth:`jobpipe.control.interface.Control.submit`."""
-        body = submission_body(submission, tuple(new_checkpoint))
+        body = submission_body(submission, tuple(new_checkpoint), base)
         return self._ask("POST", "/pipelines", Submitted, body=body)
+
+    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
+        """As :meth:`jobpipe.control.interface.Control.plan`."""
+        return self._ask("POST", "/pipelines/plan", Plan, body=plan_body(submission, tuple(new_checkpoint)))
+
+    def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
+        """Return the versions of a pipeline's file that are kept, the newest first."""
+        return self._ask("GET", _path(pipeline, None, "revisions"), tuple[RevisionView, ...])
+
+    def revision(self, pipeline: str, version: int) -> Submission:
+        """Return one version of a pipeline's file."""
+        return self._ask("GET", _path(pipeline, None, f"revisions/{version}"), Submission)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """Return all pipelines, by name."""

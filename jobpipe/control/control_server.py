@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +27,8 @@ from jobpipe.control.interface import (
     Event,
     IntervalView,
     PipelineStatus,
+    Plan,
+    RevisionView,
     RunView,
     ScheduleView,
     Submission,
@@ -37,6 +39,7 @@ from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines, unfit_checkpoints
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
+from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
 from jobpipe.control.schedules.rule import Interval, Rule
@@ -44,9 +47,9 @@ from jobpipe.control.shared_storage import shared_storage
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
-from jobpipe.control.views import Views
+from jobpipe.control.views import Views, revision_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.errors import ConfigError, ControlConflict, JobpipeError
 from jobpipe.pipelines.bounds import bounds_of
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint
 from jobpipe.pipelines.checks import without_bounds
@@ -138,7 +141,7 @@ class ControlServer(Control):
                 run_ended=lambda key: self._run_ended(key),
             )
             self._loaded = tools.loaded
-            self._changes = PipelineChanges(self._store)
+            self._changes = PipelineChanges(self._store, tools.loaded)
             self._supervisor = Supervisor(tools)
             self._scheduler = self._make_scheduler(admin)
             schedules = self._schedules = ScheduleViews(self._store, self._scheduler)
@@ -195,8 +198,39 @@ class ControlServer(Control):
 
     # -- pipelines -----------------------------------------------------------------------------------------------------
 
-    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+    def submit(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
+    ) -> Submitted:
         """See :class:`Control`."""
+        pipeline = self._load(submission, new_checkpoint)
+        shared = shared_storage(self._store, self._config.home, pipeline)
+        for error in self._refusals(pipeline, new_checkpoint, shared):
+            raise error
+        asked = self._asked(pipeline, new_checkpoint)
+        with self._store.write():
+            submitted = self._changes.submit(submission, asked, self._clock(), base=base, by=by)
+            jobs = self._store.jobs(pipeline.name)
+            self._scheduler.taken(pipeline, [job for job in jobs if job.present])
+            Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
+        self._loaded.put(pipeline, submitted.version)
+        self._look(jobs)
+        self._scheduler.submitted(job for job in jobs if job.present)
+        self._scheduler.deleted(job for job in jobs if not job.present)
+        self._holds.look()
+        self._chores.look()
+        return replace(submitted, warnings=(*submitted.warnings, *shared))
+
+    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
+        """See :class:`Control`."""
+        pipeline = self._load(submission, new_checkpoint)
+        shared = shared_storage(self._store, self._config.home, pipeline)
+        refused = tuple(error.message for error in self._refusals(pipeline, new_checkpoint, shared))
+        plan = self._changes.plan(submission, self._asked(pipeline, new_checkpoint))
+        warnings = (*plan.warnings, *(each for each in shared if each.severity != "error"))
+        return replace(plan, refused=(*refused, *plan.refused), warnings=warnings)
+
+    def _load(self, submission: Submission, new_checkpoint: Sequence[str]) -> Pipeline:
+        """Return the pipeline of a file that is right here."""
         _require_absolute(submission)
         pipeline = load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=self._plugins)
         for name in new_checkpoint:
@@ -205,27 +239,34 @@ class ControlServer(Control):
                 what = f"there is no job {name!r:.120}"
                 raise pipeline_error([Problem(str(submission.file), None, "new-checkpoint", what, remedy)])
         _require_supported(pipeline)
-        self._require_no_foreground(pipeline.name)
-        shared = shared_storage(self._store, self._config.home, pipeline)
+        return pipeline
+
+    def _refusals(
+        self, pipeline: Pipeline, new_checkpoint: Sequence[str], shared: Sequence[Problem]
+    ) -> Iterator[JobpipeError]:
+        """Yield why a file is not taken now, although it is right."""
+        try:
+            self._require_no_foreground(pipeline.name)
+        except ControlConflict as error:
+            yield error
         if any(each.severity == "error" for each in shared):
-            raise pipeline_error(shared)
+            yield pipeline_error(shared)
         places = Places.of(self._config.home, pipeline.name)
         for name in new_checkpoint:
-            if has_checkpoint(pipeline.jobs[name]):
-                require_clearable(places.storage(pipeline, name), name)
-        places.keep_prefix(pipeline)
-        unfit = unfit_checkpoints(pipeline, self._config.home)
-        with self._store.write():
-            submitted = self._changes.submit(submission, pipeline, new_checkpoint, self._clock(), unfit)
-            jobs = self._store.jobs(pipeline.name)
-            self._scheduler.taken(pipeline, [job for job in jobs if job.present])
-        self._loaded.put(pipeline, submitted.version)
-        self._look(jobs)
-        self._scheduler.submitted(job for job in jobs if job.present)
-        self._scheduler.deleted(job for job in jobs if not job.present)
-        self._holds.look()
-        self._chores.look()
-        return replace(submitted, warnings=(*submitted.warnings, *shared))
+            try:
+                if has_checkpoint(pipeline.jobs[name]):
+                    require_clearable(places.storage(pipeline, name), name)
+            except ConfigError as error:
+                yield error
+        try:
+            places.require_prefix(pipeline)
+        except ConfigError as error:
+            yield error
+
+    def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
+        home, before = self._config.home, self._changes.newest_file(pipeline.name)
+        unfit = unfit_checkpoints(pipeline, home, before)
+        return Asked(pipeline=pipeline, home=home, new_checkpoint=tuple(new_checkpoint), unfit=unfit)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """See :class:`Control`."""
@@ -239,11 +280,22 @@ class ControlServer(Control):
 
     def submission(self, name: str) -> Submission:
         """See :class:`Control`."""
+        return self.revision(name, self._changes.pipeline(name).version)
+
+    def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
+        """See :class:`Control`."""
         with self._store.write():
-            row = self._changes.pipeline(name)
-            found = self._store.definition(name, row.version)
+            self._changes.pipeline(pipeline)
+            return tuple(revision_view(row) for row in self._store.definitions(pipeline))
+
+    def revision(self, pipeline: str, version: int) -> Submission:
+        """See :class:`Control`."""
+        with self._store.write():
+            self._changes.pipeline(pipeline)
+            found = self._store.definition(pipeline, version)
         if found is None:
-            raise ConfigError(f"version {row.version} of pipeline {name} is not kept", key=name)
+            how = f"`jobpipe pipeline history {pipeline}` lists those that are"
+            raise ConfigError(f"version {version} of pipeline {pipeline} is not kept; {how}", key=pipeline)
         return Submission(file=found.file, folder=found.folder, tree=json.loads(found.tree))
 
     def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-FORMAT = 3
+FORMAT = 4
 _BUSY_SECONDS = 10.0
 _TABLES = """
 CREATE TABLE pipelines (
@@ -21,7 +21,9 @@ CREATE TABLE pipelines (
 ) STRICT;
 CREATE TABLE definitions (
     pipeline TEXT NOT NULL REFERENCES pipelines ON DELETE CASCADE, version INTEGER NOT NULL,
-    file TEXT NOT NULL, folder TEXT NOT NULL, tree TEXT NOT NULL, PRIMARY KEY (pipeline, version)
+    file TEXT NOT NULL, folder TEXT NOT NULL, tree TEXT NOT NULL,
+    submitted REAL NOT NULL DEFAULT 0, submitter TEXT NOT NULL DEFAULT '', changes TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (pipeline, version)
 ) STRICT;
 CREATE TABLE jobs (
     pipeline TEXT NOT NULL REFERENCES pipelines ON DELETE CASCADE, name TEXT NOT NULL, position INTEGER NOT NULL,
@@ -74,6 +76,14 @@ CREATE TABLE chores (
     id INTEGER PRIMARY KEY AUTOINCREMENT, pipeline TEXT NOT NULL, job TEXT NOT NULL, topic TEXT, subscription TEXT
 ) STRICT;
 """
+_UPGRADES = {  # from that format to the next one
+    3: (
+        "ALTER TABLE definitions ADD COLUMN submitted REAL NOT NULL DEFAULT 0",
+        "ALTER TABLE definitions ADD COLUMN submitter TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE definitions ADD COLUMN changes TEXT NOT NULL DEFAULT '{}'",
+        "UPDATE definitions SET submitted = (SELECT submitted FROM pipelines WHERE name = pipeline)",
+    ),
+}
 
 
 class ControlDatabase:
@@ -115,7 +125,13 @@ class ControlDatabase:
                 first = int(time.time() * 1000)
                 self._connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", (first,))
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
-            elif found != FORMAT:
+                return
+            while found in _UPGRADES:
+                for statement in _UPGRADES[found]:
+                    self._connection.execute(statement)
+                found += 1
+                self._connection.execute(f"PRAGMA user_version = {found}")
+            if found != FORMAT:
                 raise StoreError(
                     f"{self.path} has format {found}, this version of jobpipe knows {FORMAT}: run the version that "
                     "wrote it; or stop all pipelines with that version, move the file away, and submit them again",

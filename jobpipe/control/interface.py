@@ -200,6 +200,97 @@ class PipelineStatus:
     jobs: tuple[JobStatus, ...]
 
 
+class Action(StrEnum):
+    """What a submission does with a job."""
+
+    UNCHANGED = "unchanged"
+    STORED = "stored"  # no run begins now: its next one follows the new file
+    STARTED = "started"
+    RESTARTED = "restarted"
+    NEW_CHECKPOINT = "begins without its checkpoint"
+    STOPPED = "stopped"  # the file does not have it any more
+    NEEDS_NEW_CHECKPOINT = "needs a new checkpoint"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """What a submission would do with a job.
+
+    Attributes:
+        reasons: why: the keys that changed, as paths in the file, with their values unless those are secrets; or what
+            is in the way.
+        rows_again: which rows are read again, and which topics get rows once more, if it begins without its checkpoint.
+        from_checkpoint: it goes on from its checkpoint.
+        ends_run: a run that is under way ends.
+    """
+
+    job: str
+    action: Action
+    reasons: tuple[str, ...] = ()
+    rows_again: tuple[str, ...] = ()
+    from_checkpoint: bool = False
+    ends_run: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the file is refused because of it."""
+        return self.action in (Action.NEEDS_NEW_CHECKPOINT, Action.REFUSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a submission would do.
+
+    Attributes:
+        version: that the server has; 0: it does not know the pipeline.
+        changed: whether the server has another file, so that there would be a new version.
+        jobs: those of the file, in its order, then those that it does not have any more.
+        settings: what changed of section ``pipeline`` that the server takes without a restart.
+        refused: why the file is refused as a whole.
+        warnings: as those of :class:`Submitted`.
+    """
+
+    pipeline: str
+    version: int
+    changed: bool
+    jobs: tuple[JobPlan, ...]
+    settings: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a submission would be refused."""
+        return bool(self.refused) or any(job.is_refused for job in self.jobs)
+
+    @property
+    def ends_runs(self) -> bool:
+        """Whether a run that is under way would end."""
+        return any(job.ends_run for job in self.jobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevisionView:
+    """One version of a pipeline's file.
+
+    Attributes:
+        by: who submitted it: a certificate's name, or ``token``; "" if that is not known.
+        added, removed, changed: jobs.
+        settings: keys of section ``pipeline`` that changed.
+    """
+
+    pipeline: str
+    version: int
+    submitted: float
+    by: str
+    file: Path
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
     """What a submission did.
@@ -245,17 +336,42 @@ class Control(ABC):
     """
 
     @abstractmethod
-    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+    def submit(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
+    ) -> Submitted:
         """Take a pipeline, or a changed file of one, and start its jobs that changed; the others run on.
 
         Returns once it is stored: it survives the server from then on.
 
         Args:
             new_checkpoint: jobs that begin again without their checkpoint, as their sources or state have changed.
+            base: the version that this one was planned for, 0 for a new pipeline; None: any.
+            by: who submits it, for the history.
 
         Raises:
             PipelineError: the file is wrong here: every problem; or a job would share a checkpoint with another
                 pipeline's.
+            ControlConflict: the server has another version than ``base``.
+        """
+
+    @abstractmethod
+    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
+        """Return what :meth:`submit` would do now; change nothing.
+
+        Raises:
+            PipelineError: the file is wrong here.
+        """
+
+    @abstractmethod
+    def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
+        """Return the versions of a pipeline's file that are kept, the newest first."""
+
+    @abstractmethod
+    def revision(self, pipeline: str, version: int) -> Submission:
+        """Return one version of a pipeline's file.
+
+        Raises:
+            ConfigError: it is not kept.
         """
 
     @abstractmethod

@@ -7,11 +7,12 @@ import json
 import threading
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 from jobpipe.control.store import Store
 from jobpipe.errors import CheckpointMismatch, ConfigError
-from jobpipe.pipelines.checkpoint_owner import has_checkpoint
-from jobpipe.pipelines.checkpoint_storage import look
+from jobpipe.pipelines.checkpoint_owner import has_checkpoint, remedy
+from jobpipe.pipelines.checkpoint_storage import has_begun, look
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
@@ -70,22 +71,60 @@ def digest_of(pipeline: Pipeline, job: Job) -> str:
 
     Parameters count where they were put in. What a job reads of ``parameters`` at run time, another attempt sees.
     """
-    section = plain(pipeline.tree).get("pipeline", {})
-    shared = {key: value for key, value in section.items() if key not in _OF_THE_SERVER}
-    said = json.dumps([str(pipeline.folder), shared, job.definition], sort_keys=True, default=str)
+    said = json.dumps([str(pipeline.folder), *settings_of(pipeline, job)], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()
 
 
-def unfit_checkpoints(pipeline: Pipeline, home: Path) -> dict[str, str]:
-    """Return why jobs cannot go on from their checkpoints, by their names, as far as this host sees them."""
+def settings_of(pipeline: Pipeline, job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what an attempt of the job depends on: of section ``pipeline``, and of the job's own."""
+    section = plain(pipeline.tree).get("pipeline", {})
+    shared = {key: value for key, value in section.items() if not is_of_the_server(key)}
+    own = dict(job.definition)
+    if isinstance(own.get("route"), list):
+        own["route"] = [_without_description(each) for each in own["route"]]
+    return shared, own
+
+
+def is_of_the_server(key: str) -> bool:
+    """Whether the server takes a changed key of section ``pipeline`` without a restart of the jobs."""
+    return key.partition(".")[0] in _OF_THE_SERVER
+
+
+def _without_description(route: Any) -> Any:
+    return {key: value for key, value in route.items() if key != "description"} if isinstance(route, dict) else route
+
+
+def unfit_checkpoints(pipeline: Pipeline, home: Path, before: Pipeline | None = None) -> dict[str, str]:
+    """Return why jobs cannot go on from their checkpoints, by their names, as far as this host sees them.
+
+    Args:
+        before: the newest file that was submitted; None: there is none, or it is not known any more.
+    """
     places, found = Places.of(home, pipeline.name), {}
     for name, job in pipeline.jobs.items():
         try:
             if has_checkpoint(job):
-                look(places.storage(pipeline, name), pipeline.name, job)
+                storage = places.storage(pipeline, name)
+                look(storage, pipeline.name, job)
+                if before is not None and name in before.jobs and has_checkpoint(before.jobs[name]):
+                    _require_moved(storage, places.storage(before, name), name)
         except CheckpointMismatch as error:
             found[name] = error.message
     return found
+
+
+def _require_moved(storage: str, before: str, job: str) -> None:
+    """Check that a job whose checkpoint is to be elsewhere has it there.
+
+    Raises:
+        CheckpointMismatch: it would begin without it.
+    """
+    if storage != before and has_begun(before) and not has_begun(storage):
+        raise CheckpointMismatch(
+            f"the storage has changed: the checkpoint of job {job} is in {before}, and there is none in {storage}. "
+            f"Stop the job and move the folder there; {remedy(job, storage)}",
+            file=storage,
+        )
 
 
 def subscriptions_by_job(pipeline: Pipeline) -> dict[str, list[tuple[str, str]]]:

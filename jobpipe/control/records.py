@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobpipe.control.interface import Want
@@ -20,14 +20,31 @@ class PipelineRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RevisionChanges:
+    """What a version of a pipeline's file changed: jobs by name, settings by their keys."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DefinitionRow:
-    """One version of a pipeline's file; ``tree`` is JSON."""
+    """One version of a pipeline's file; ``tree`` is JSON.
+
+    Attributes:
+        submitter: as the API knows it; "" if it does not.
+    """
 
     pipeline: str
     version: int
     file: Path
     folder: Path
     tree: str
+    submitted: float = 0.0
+    submitter: str = ""
+    changes: RevisionChanges = field(default_factory=RevisionChanges)
 
 
 @dataclass(frozen=True, kw_only=True)

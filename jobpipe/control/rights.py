@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -14,3 +15,11 @@ class Right(StrEnum):
     def includes(self, other: Right) -> bool:
         """Whether who has this right has the other one too."""
         return self is Right.OPERATE or other is Right.VIEW
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the right, and how it is known, for people: ``token``, or ``certificate NAME``; "" if it is not."""
+
+    right: Right
+    name: str = ""

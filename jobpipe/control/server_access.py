@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers
 
 from jobpipe.config.ownership import read_own_file
-from jobpipe.control.rights import Right
+from jobpipe.control.rights import Caller, Right
 from jobpipe.errors import ConfigError
 from jobpipe.net.trusted_files import TrustedFiles
 
@@ -59,11 +59,14 @@ class Certificates:
     def __init__(self, files: TrustedFiles[AccessFile]) -> None:
         self._files = files
 
-    def right(self, headers: Headers, peer_names: Collection[str]) -> Right | None:
-        """Return the right of a certificate's names; the same names as the server's own may operate."""
-        names = frozenset(peer_names)
+    def caller(self, headers: Headers, peer_names: Collection[str]) -> Caller | None:
+        """Return who has a certificate, by its names in the list; the same names as the server's own may operate."""
+        names, listed = frozenset(peer_names), self._files.listed
         if not names:
             return None
-        if names == self._files.own or names & self._files.listed.operate:
-            return Right.OPERATE
-        return Right.VIEW if names & self._files.listed.view else None
+        if operate := names & listed.operate:
+            return Caller(Right.OPERATE, f"certificate {min(operate)}")
+        if names == self._files.own:
+            return Caller(Right.OPERATE, f"certificate {min(names)}")
+        view = names & listed.view
+        return Caller(Right.VIEW, f"certificate {min(view)}") if view else None

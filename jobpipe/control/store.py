@@ -26,10 +26,13 @@ from jobpipe.control.records import (
     JobSubscription,
     LeaseHolder,
     PipelineRow,
+    RevisionChanges,
     RunRow,
 )
 from jobpipe.pipelines.states import JobState
 
+MOST_DEFINITIONS = 100  # of a pipeline, kept
+MOST_DEFINITION_CHARACTERS = 64 << 20  # of a pipeline, all together
 MOST_RUNS = 200  # of a job, kept
 MOST_ATTEMPTS = 100  # of a run
 MOST_EVENTS = 10_000
@@ -104,19 +107,28 @@ class Store:
         row = self._database.one("SELECT * FROM definitions WHERE pipeline = ? AND version = ?", pipeline, version)
         if row is None:
             return None
-        values = {**dict(row), "file": Path(row["file"]), "folder": Path(row["folder"])}
-        return DefinitionRow(**values)
+        return _definition(row)
+
+    def definitions(self, pipeline: str) -> list[DefinitionRow]:
+        """Return the versions of its file that are kept, the newest first, without their trees."""
+        columns = "pipeline, version, file, folder, '' AS tree, submitted, submitter, changes"
+        query = f"SELECT {columns} FROM definitions WHERE pipeline = ? ORDER BY version DESC"  # noqa: S608
+        return [_definition(row) for row in self._database.all(query, pipeline)]
 
     def add_definition(self, definition: DefinitionRow) -> None:
-        """Keep one, and only those before that an open attempt was started with."""
+        """Keep one; the oldest go, but for those that an open attempt was started with."""
         with self.write():
+            values = asdict(definition)
+            values |= {"file": str(definition.file), "folder": str(definition.folder)}
+            self._database.insert("definitions", {**values, "changes": json.dumps(values["changes"])})
             self._database.execute(
-                "DELETE FROM definitions WHERE pipeline = ? AND version NOT IN "
-                "(SELECT version FROM attempts WHERE pipeline = ? AND open)",
-                *[definition.pipeline] * 2,
-            )
-            self._database.insert(
-                "definitions", {**asdict(definition), "file": str(definition.file), "folder": str(definition.folder)}
+                "DELETE FROM definitions WHERE pipeline = ? AND version < ? AND version NOT IN "
+                "(SELECT version FROM attempts WHERE pipeline = ? AND open) AND version NOT IN (SELECT version FROM "
+                "(SELECT version, row_number() OVER newest AS place, sum(length(tree)) OVER newest AS size "
+                "FROM definitions WHERE pipeline = ? WINDOW newest AS (ORDER BY version DESC)) "
+                "WHERE place <= ? AND size <= ?)",
+                *(definition.pipeline, definition.version, definition.pipeline, definition.pipeline),
+                *(MOST_DEFINITIONS, MOST_DEFINITION_CHARACTERS),
             )
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
@@ -355,6 +367,12 @@ class Store:
 
 def _pipeline(row: sqlite3.Row) -> PipelineRow:
     return PipelineRow(**{**dict(row), "want": Want(row["want"])})
+
+
+def _definition(row: sqlite3.Row) -> DefinitionRow:
+    changes = RevisionChanges(**{key: tuple(names) for key, names in json.loads(row["changes"]).items()})
+    paths = {key: Path(row[key]) for key in ("file", "folder")}
+    return DefinitionRow(**{**dict(row), **paths, "changes": changes})
 
 
 def _stored(value: Any) -> Any:

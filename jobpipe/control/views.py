@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-from jobpipe.control.interface import AttemptView, JobStatus, PipelineStatus, RunView, ScheduleView
-from jobpipe.control.records import AttemptRow, JobRow, PipelineRow, RunRow
+from jobpipe.control.interface import AttemptView, JobStatus, PipelineStatus, RevisionView, RunView, ScheduleView
+from jobpipe.control.records import AttemptRow, DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound
@@ -14,6 +15,18 @@ from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.reports import Report, read_report
 from jobpipe.pipelines.restarts import restarted_after
 from jobpipe.pipelines.states import JobState
+
+
+def revision_view(row: DefinitionRow) -> RevisionView:
+    """Return a version of a file."""
+    return RevisionView(
+        pipeline=row.pipeline,
+        version=row.version,
+        submitted=row.submitted,
+        by=row.submitter,
+        file=row.file,
+        **asdict(row.changes),
+    )
 
 
 class Views:

@@ -134,6 +134,11 @@ def look(storage: str, pipeline: str, job: Job) -> None:
             owner.require_fit(before, storage, begun=folder.begun)
 
 
+def has_begun(storage: str) -> bool:
+    """Whether a query has begun with a checkpoint in a folder of this host; False of one elsewhere."""
+    return local_folder(storage) is not None and storage_of(storage, None).begun
+
+
 def _noted(note: StorageFile, path: str) -> str:
     try:
         return note.read(MOST_BYTES)

@@ -67,17 +67,27 @@ class Places:
         Raises:
             ConfigError: another prefix was noted, or the note cannot be written.
         """
-        prefix = pipeline.spec.topic_prefix
-        note = local_folder(self.storage(pipeline, ".topic-prefix")) or self.folder / ".topic-prefix"
+        self.require_prefix(pipeline)
+        note = self._prefix_note(pipeline)
         try:
-            before = note.read_text() if note.exists() else ""
-            if not before:  # or a power cut left it empty
+            if not _noted(note):  # or a power cut left it empty
                 note.parent.mkdir(parents=True, exist_ok=True)
-                note.write_text(f"{prefix}\n")
-                return
+                note.write_text(f"{pipeline.spec.topic_prefix}\n")
         except OSError as error:
             raise ConfigError(f"{note} cannot be written: {error}; give another storage", key="storage") from error
-        if before.strip() != prefix:
+
+    def require_prefix(self, pipeline: Pipeline) -> None:
+        """Check that the checkpoints are of topics with the pipeline's prefix, as far as that was noted.
+
+        Raises:
+            ConfigError: another prefix was noted, or the note cannot be read.
+        """
+        prefix, note = pipeline.spec.topic_prefix, self._prefix_note(pipeline)
+        try:
+            before = _noted(note)
+        except OSError as error:
+            raise ConfigError(f"{note} cannot be read: {error}; give another storage", key="storage") from error
+        if before and before.strip() != prefix:
             raise ConfigError(
                 f"topic-prefix is {prefix!r}, and the checkpoints in {note.parent} are of topics with "
                 f"{before.strip()!r}: rows that those have would not be published again; give each environment a "
@@ -85,6 +95,9 @@ class Places:
                 f"delete {note}, and the checkpoints too if all rows are to be published again",
                 key="topic-prefix",
             )
+
+    def _prefix_note(self, pipeline: Pipeline) -> Path:
+        return local_folder(self.storage(pipeline, ".topic-prefix")) or self.folder / ".topic-prefix"
 
     def snapshot(self, job: str, attempt: int) -> Path:
         """Return the file that an attempt is started with."""
@@ -103,6 +116,10 @@ class Places:
         given = pipeline.spec.storage
         where = str(self.folder) if given is None else absolute(given, pipeline.folder)
         return f"{where if ':' in where.split('/')[0] else f'file://{where}'}/{job}"
+
+
+def _noted(note: Path) -> str:
+    return note.read_text() if note.exists() else ""
 
 
 def require_clearable(storage: str, job: str) -> None:

@@ -20,6 +20,7 @@ from jobpipe.control.interface import Submission
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.machine import JobMachine
 from jobpipe.control.patience import PatientJobs
+from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.roots import Roots
 from jobpipe.control.store import Store
 from jobpipe.control.tools import Tools
@@ -223,7 +224,7 @@ class ScriptServer:
             chores_added=lambda: None,
         )
         self.plugins = plugins
-        self.changes = PipelineChanges(self.store)
+        self.changes = PipelineChanges(self.store, self.tools.loaded)
         self.machine = JobMachine(self.tools, *KEY, wake=lambda: None)
 
     def _watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
@@ -266,7 +267,8 @@ class ScriptServer:
         submission = Submission(file=folder / "pipeline.yaml", folder=folder, tree=json.loads(json.dumps(tree)))
         pipeline = load_tree(tree, file=submission.file, folder=folder, plugins=self.plugins)
         self.pipeline = pipeline
-        return self.changes.submit(submission, pipeline, (), self.script.now).runs.get("report", "")
+        asked = Asked(pipeline=pipeline, home=self.script.home)
+        return self.changes.submit(submission, asked, self.script.now).runs.get("report", "")
 
     def until_done(self, run: str) -> None:
         script, asked = self.script, False

@@ -14,7 +14,16 @@ import pytest
 from jobpipe.control import store as stores
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.interface import Want
-from jobpipe.control.records import AttemptRow, DefinitionRow, JobRow, JobSubscription, LeaseHolder, PipelineRow, RunRow
+from jobpipe.control.records import (
+    AttemptRow,
+    DefinitionRow,
+    JobRow,
+    JobSubscription,
+    LeaseHolder,
+    PipelineRow,
+    RevisionChanges,
+    RunRow,
+)
 from jobpipe.control.store import Store
 from jobpipe.errors import StoreError
 from jobpipe.pipelines.graph import TopicNode
@@ -123,7 +132,8 @@ def test_events_are_told_of_after_their_change(path: Path) -> None:
 
 
 def test_nothing_grows_without_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, most in (("MOST_RUNS", 3), ("MOST_ATTEMPTS", 4), ("MOST_EVENTS", 50), ("_PRUNE_EVENTS", 10)):
+    bounds = (("MOST_RUNS", 3), ("MOST_ATTEMPTS", 4), ("MOST_EVENTS", 50), ("_PRUNE_EVENTS", 10))
+    for name, most in (*bounds, ("MOST_DEFINITIONS", 2)):
         monkeypatch.setattr(stores, name, most)
     for number in range(1, 10):
         store.begin_attempt(replace(ATTEMPT, number=number))
@@ -142,14 +152,40 @@ def test_nothing_grows_without_bound(store: Store, monkeypatch: pytest.MonkeyPat
     assert 50 <= len(kept) < 50 + 100
     for version in (2, 3):
         store.add_definition(definition(version))
-    assert [store.definition("p", version) is not None for version in (1, 2, 3)] == [False, False, True]
+    assert [each.version for each in store.definitions("p")] == [3, 2]
+    monkeypatch.setattr(stores, "MOST_DEFINITION_CHARACTERS", len("{}"))
+    store.add_definition(definition(4))
+    assert [each.version for each in store.definitions("p")] == [4]
 
 
-def test_definitions_of_attempts_stay(store: Store) -> None:
+def test_definitions_of_attempts_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "MOST_DEFINITIONS", 1)
     store.begin_attempt(ATTEMPT)
     for version in (2, 3):
         store.add_definition(definition(version))
     assert [store.definition("p", version) is not None for version in (1, 2, 3)] == [True, False, True]
+
+
+def test_what_a_revision_changed_is_kept(store: Store) -> None:
+    changes = RevisionChanges(added=("a", "b"), settings=("pipeline.alerts",))
+    made = replace(definition(2), submitted=7.5, submitter="certificate anna.jobpipe", changes=changes)
+    store.add_definition(made)
+    assert store.definition("p", 2) == made
+    assert store.definitions("p") == [replace(made, tree=""), replace(definition(1), tree="")]
+
+
+def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
+    """Its definition was submitted when the pipeline was, as far as is known; nothing else is lost."""
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for column in ("submitted", "submitter", "changes"):
+            connection.execute(f"ALTER TABLE definitions DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 3")
+    with contextlib.closing(Store(path, lambda: 5.0)) as again:
+        assert again.definition("p", 1) == replace(definition(1), submitted=1.0)
+        assert again.job("p", "j") == JOB
+    with contextlib.closing(Store(path, lambda: 5.0)) as once_more:
+        assert once_more.definition("p", 1) == replace(definition(1), submitted=1.0)
 
 
 def test_chores_are_kept_until_they_are_done(store: Store) -> None:

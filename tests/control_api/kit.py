@@ -14,13 +14,17 @@ from typing import Any
 
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.interface import (
+    Action,
     AttemptView,
     BackfillView,
     Control,
     Event,
     IntervalView,
+    JobPlan,
     JobStatus,
     PipelineStatus,
+    Plan,
+    RevisionView,
     RunView,
     ScheduleView,
     Submission,
@@ -82,6 +86,8 @@ class MemoryControl(Control):
         self.statuses: dict[str, PipelineStatus] = {}
         self.run_views: dict[str, RunView] = {}
         self.schedule_views: dict[tuple[str, str], ScheduleView] = {}
+        self.plan_of: Callable[[Plan], Plan] = lambda plan: plan
+        self.kept: dict[tuple[str, int], tuple[RevisionView, Submission]] = {}
         self.calls: list[tuple[Any, ...]] = []
         self.raises: BaseException | None = None
         self.blocks: threading.Event | None = None
@@ -127,18 +133,43 @@ class MemoryControl(Control):
             attempt=1,
         )
 
-    def submit(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
-        self._called("submit", submission, tuple(new_checkpoint))
+    def submit(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
+    ) -> Submitted:
+        self._called("submit", submission, tuple(new_checkpoint), base, by)
         name = submission.tree["pipeline"]["name"]
         created = name not in self.statuses
         jobs = tuple(self._start(name, job) for job in submission.tree["jobs"])
         version = 1 if created else self.statuses[name].version + 1
+        kept = RevisionView(pipeline=name, version=version, submitted=1000.0, by=by, file=submission.file)
+        self.kept[(name, version)] = (kept, submission)
         self.submissions[name] = submission
         self.statuses[name] = PipelineStatus(
             name=name, file=submission.file, version=version, want=Want.RUN, submitted=time.time(), jobs=jobs
         )
         runs = {job.name: str(job.run) for job in jobs}
         return Submitted(pipeline=name, created=created, version=version, runs=runs, warnings=self.warnings)
+
+    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
+        """Jobs that run are unchanged, unless the test says otherwise by ``plan_of``."""
+        self._called("plan", submission, tuple(new_checkpoint))
+        name = submission.tree["pipeline"]["name"]
+        version = self.statuses[name].version if name in self.statuses else 0
+        action = Action.UNCHANGED if version else Action.STARTED
+        jobs = tuple(JobPlan(job=job, action=action) for job in submission.tree["jobs"])
+        return self.plan_of(Plan(pipeline=name, version=version, changed=True, jobs=jobs))
+
+    def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
+        self._called("revisions", pipeline)
+        self.pipeline(pipeline)
+        return tuple(view for (name, _), (view, _) in reversed(self.kept.items()) if name == pipeline)
+
+    def revision(self, pipeline: str, version: int) -> Submission:
+        self._called("revision", pipeline, version)
+        self.pipeline(pipeline)
+        if (pipeline, version) not in self.kept:
+            raise ConfigError(f"version {version} of pipeline {pipeline} is not kept", key=pipeline)
+        return self.kept[(pipeline, version)][1]
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

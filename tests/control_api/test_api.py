@@ -13,9 +13,11 @@ import pytest
 
 from jobpipe.control.api import BODY_BYTES, WAITING
 from jobpipe.control.api_routes import ROUTES
+from jobpipe.control.interface import Action
 from jobpipe.errors import (
     ConfigError,
     ControlConflict,
+    NotAuthorized,
     PipelineError,
     PipelineNotFound,
     RegistryUnavailable,
@@ -36,7 +38,7 @@ def test_submit_look_stop_resume_restart_delete(served: Served) -> None:
         1,
         {"publish": "run-1", "report": "run-2"},
     )
-    assert served.control.calls[0] == ("submit", submission, ("report",))
+    assert served.control.calls[0] == ("submit", submission, ("report",), None, "token")
     assert client.pipelines() == served.control.pipelines()
     assert client.pipeline("flights") == served.control.pipeline("flights")
     assert client.job("flights", "report").state is JobState.RUNNING
@@ -73,6 +75,30 @@ def test_a_changed_file_is_put(served: Served) -> None:
     other = served.ask("PUT", "/pipelines/others/config", body)
     assert (other.status, other.json["error"]) == (400, "ConfigError")
     assert served.ask("GET", "/pipelines").json == ["flights"]
+
+
+def test_a_plan_changes_nothing_and_its_version_goes_with_the_submission(served: Served) -> None:
+    client, submission = served.client, served.submission()
+    plan = client.plan(submission, new_checkpoint=["report"])
+    assert plan == served.control.plan(submission)
+    assert (plan.version, [each.action for each in plan.jobs]) == (0, [Action.STARTED] * 2)
+    assert client.pipelines() == ()
+    client.submit(submission, base=plan.version)
+    assert served.control.calls[-1] == ("submit", submission, (), 0, "token")
+    with pytest.raises(NotAuthorized, match="operate"):
+        served.viewer.plan(submission)
+
+
+def test_revisions(served: Served) -> None:
+    client = served.client
+    client.submit(served.submission())
+    client.submit(served.submission(third={"source": {"type": "rate"}, "sink": {"type": "console"}}))
+    assert [(each.version, each.by) for each in served.viewer.revisions("flights")] == [(2, "token"), (1, "token")]
+    assert client.revision("flights", 1) == served.submission()
+    with pytest.raises(ConfigError, match="version 3 of pipeline flights is not kept"):
+        client.revision("flights", 3)
+    reply = served.ask("GET", "/pipelines/flights/revisions/one")
+    assert (reply.status, reply.json["detail"]) == (400, "'one' is not the number of a version")
 
 
 def test_every_problem_of_a_submission_is_told(served: Served) -> None:
@@ -242,13 +268,14 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
     body = {"file": str(served.folder / "p.yaml"), "folder": str(served.folder), "tree": served.submission().tree}
     bodies = {
         "submit": body,
+        "plan": body,
         "put-config": body,
         "validate-options": {"config": {"rowsPerSecond": "x"}},
         "start-run": {"lowerBoundary": 7, "upperBoundary": "9"},
         "backfill": {"from": "2026-11-21T00:00:00Z", "to": "2026-11-22T00:00:00+01:00"},
     }
     served.control.schedule_views[("flights", "report")] = SCHEDULE
-    values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate"}
+    values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate", "version": "1"}
     asked = 0
     for route in sorted(ROUTES, key=lambda route: route.method == "DELETE"):
         if route.name == "events":

@@ -23,6 +23,7 @@ from jobpipe.control.interface import Submission
 from jobpipe.control.interval_store import OPEN, IntervalRow, IntervalStore
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.records import RunRow
+from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.schedules.decisions import IntervalState
 from jobpipe.control.schedules.rule import Interval
 from jobpipe.control.store import Store
@@ -96,7 +97,8 @@ class Life:
         pipeline = load_tree(tree, file=self.folder / "p.yaml", folder=self.folder, plugins=self.plugins)
         with self.store.write():
             submission = Submission(file=self.folder / "p.yaml", folder=self.folder, tree=tree)
-            self.changes.submit(submission, pipeline, (), self.now.timestamp())
+            asked = Asked(pipeline=pipeline, home=self.folder)
+            self.changes.submit(submission, asked, self.now.timestamp())
             self.scheduler.taken(pipeline, self.store.jobs())
         row = self.books.schedule(*KEY)
         assert row is not None
@@ -109,8 +111,8 @@ class Life:
         self.plugins = Plugins()
         store = self.store = Store(self.folder / "server.db", lambda: self.now.timestamp())
         self.books = IntervalStore(store)
-        self.changes = PipelineChanges(store)
         loaded = LoadedPipelines(store, self.plugins)
+        self.changes = PipelineChanges(store, loaded)
         tools = ScheduleTools(
             store=store,
             changes=self.changes,

@@ -24,6 +24,7 @@ from jobpipe.control.interval_store import (
     shown_time,
 )
 from jobpipe.control.records import JobRow
+from jobpipe.control.revisions.planning import schedule_conflict
 from jobpipe.control.schedules.decisions import Backfill, IntervalState, backfill, decide, repeated, skipped
 from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.control.store import Store
@@ -136,13 +137,8 @@ class Scheduler:
                 self._books.remove_schedule(job.pipeline, job.name)
                 continue
             rule, known = Rule.of(spec), self._books.schedule(job.pipeline, job.name)
-            if known is not None and Rule.of(known.spec).offsets is not rule.offsets:
-                raise ControlConflict(
-                    f"the schedule of job {job.pipeline}.{job.name} has another boundaryType: which rows lie between "
-                    "its times and offsets is not known; leave it, or submit the job without a schedule first",
-                    pipeline=job.pipeline,
-                    job=job.name,
-                )
+            if known is not None and (why := schedule_conflict(job.pipeline, job.name, known.spec, spec)) is not None:
+                raise ControlConflict(why, pipeline=job.pipeline, job=job.name)
             if known is None:
                 known = ScheduleRow(pipeline=job.pipeline, job=job.name, spec=spec, accepted=rule.first(now))
             reads = tuple(_reads(pipeline, job.name))

@@ -1,0 +1,216 @@
+"""What a changed file does with each job of a pipeline: the decisions that a submission stores, and a plan shows.
+
+Pure: it is told what the server has. ``PipelineChanges`` uses the same decisions to plan and to submit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from jobpipe.control.interface import Action, JobPlan, Want
+from jobpipe.control.loaded import is_of_the_server, settings_of
+from jobpipe.control.records import JobRow, RevisionChanges
+from jobpipe.control.revisions.differences import Difference, differences, lines
+from jobpipe.control.schedules.rule import Rule
+from jobpipe.pipelines.checkpoint_owner import has_checkpoint, part_of
+from jobpipe.pipelines.file_paths import local_folder
+from jobpipe.pipelines.graph import published_again
+from jobpipe.pipelines.pipeline import Job, Pipeline
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.spec import ScheduleSpec
+from jobpipe.pipelines.tree import plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the server has of a pipeline.
+
+    Attributes:
+        version: 0: it does not know the pipeline.
+        jobs: also those that the newest file does not have, and that have not ended.
+        active: jobs with a run that is under way.
+        schedules: of the jobs that have one.
+        before: the newest file; None: there is none, or it can no longer be loaded here.
+    """
+
+    version: int = 0
+    jobs: Mapping[str, JobRow] = field(default_factory=dict)
+    active: Collection[str] = ()
+    schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
+    before: Pipeline | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is submitted.
+
+    Attributes:
+        new_checkpoint: jobs that are to begin without their checkpoint.
+        unfit: why jobs cannot go on from theirs.
+    """
+
+    pipeline: Pipeline
+    home: Path
+    new_checkpoint: Collection[str] = ()
+    unfit: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What is done with a job of the file.
+
+    Attributes:
+        row: to be stored.
+        begins: a run begins, as soon as the present one has ended.
+        ends_others: it gets a schedule or loses it: runs that are under way, or were to begin, end.
+        refused: why the file is refused because of it; None: it is not.
+    """
+
+    row: JobRow
+    plan: JobPlan
+    begins: bool = False
+    ends_others: bool = False
+    refused: str | None = None
+
+
+def decide(rows: Sequence[JobRow], known: Known, asked: Asked) -> list[Decision]:
+    """Return what is done with the jobs of the file, in its order.
+
+    Args:
+        rows: the jobs of the file, with what is kept of those that were there before.
+    """
+    return [_decide(row, known.jobs.get(row.name), known, asked) for row in rows]
+
+
+def removed(known: Known, asked: Asked) -> list[JobRow]:
+    """Return the jobs that the file does not have any more."""
+    return [job for job in known.jobs.values() if job.present and job.name not in asked.pipeline.jobs]
+
+
+def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
+    """Return what is done with a job that the file does not have any more."""
+    why = "the file does not have it any more; its subscriptions are dropped"
+    return JobPlan(job=job.name, action=Action.STOPPED, reasons=(why,), ends_run=job.name in known.active)
+
+
+def changed_settings(known: Known, asked: Asked) -> list[Difference]:
+    """Return the keys of section ``pipeline`` that differ."""
+    if known.before is None:
+        return []
+    before, after = (plain(each.tree).get("pipeline", {}) for each in (known.before, asked.pipeline))
+    return list(differences(before, after, ("pipeline",)))
+
+
+def taken_settings(known: Known, asked: Asked) -> tuple[str, ...]:
+    """Return, as lines, those of them that the server takes without a restart."""
+    return lines(each for each in changed_settings(known, asked) if is_of_the_server(str(each.path[1])))
+
+
+def revision_changes(decisions: Sequence[Decision], known: Known, asked: Asked) -> RevisionChanges:
+    """Return what a new version changes, for the history."""
+    present = {name: job for name, job in known.jobs.items() if job.present}
+    rows = [each.row for each in decisions]
+    return RevisionChanges(
+        added=tuple(row.name for row in rows if row.name not in present),
+        removed=tuple(job.name for job in removed(known, asked)),
+        changed=tuple(row.name for row in rows if row.name in present and row.digest != present[row.name].digest),
+        settings=tuple(each.key for each in changed_settings(known, asked)),
+    )
+
+
+def schedule_conflict(pipeline: str, job: str, before: ScheduleSpec, after: ScheduleSpec) -> str | None:
+    """Return why a schedule cannot go on as another one; None: it can."""
+    if Rule.of(before).offsets is Rule.of(after).offsets:
+        return None
+    return (
+        f"the schedule of job {pipeline}.{job} has another boundaryType: which rows lie between its times and offsets "
+        "is not known; leave it, or submit the job without a schedule first"
+    )
+
+
+def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Decision:
+    name = row.name
+    alike = old is not None and old.digest == row.digest
+    renew = name in asked.new_checkpoint
+    # One that is asked for stays so, until the job is as it was before.
+    keeps = row.renew and (alike or name in asked.unfit)
+    row = replace(row, renew=renew or keeps)
+    job = asked.pipeline.jobs[name]
+    changes = tuple(_changes(job, old, known, asked))
+    conflict = _schedule_conflict(row, known, asked)
+    if conflict is not None:
+        plan = JobPlan(job=name, action=Action.REFUSED, reasons=(conflict, *changes))
+        return Decision(row=row, plan=plan, refused=conflict)
+    if name in asked.unfit and not row.renew:
+        reasons, again = (asked.unfit[name], *changes), tuple(_rows_again(job, asked))
+        plan = JobPlan(job=name, action=Action.NEEDS_NEW_CHECKPOINT, reasons=reasons, rows_again=again)
+        return Decision(row=row, plan=plan, refused=asked.unfit[name])
+    if old is not None and old.present and alike and not renew:
+        return Decision(row=row, plan=JobPlan(job=name, action=Action.UNCHANGED))
+    begins = row.want is Want.RUN and row.begins_by_itself
+    ends_others = old is not None and (old.scheduled, old.on_demand) != (row.scheduled, row.on_demand)
+    is_active = name in known.active
+    plan = JobPlan(
+        job=name,
+        action=_action(row, begins=begins, is_active=is_active),
+        reasons=(*changes, *_notes(row, job, asked, begins=begins)),
+        rows_again=tuple(_rows_again(job, asked)) if row.renew and old is not None else (),
+        from_checkpoint=old is not None and has_checkpoint(job) and not row.renew,
+        ends_run=is_active and (begins or ends_others),
+    )
+    return Decision(row=row, plan=plan, begins=begins, ends_others=ends_others)
+
+
+def _action(row: JobRow, *, begins: bool, is_active: bool) -> Action:
+    if row.renew:
+        return Action.NEW_CHECKPOINT
+    if not begins:
+        return Action.STORED
+    return Action.RESTARTED if is_active else Action.STARTED
+
+
+def _schedule_conflict(row: JobRow, known: Known, asked: Asked) -> str | None:
+    before, after = known.schedules.get(row.name), asked.pipeline.jobs[row.name].spec.schedule
+    if before is None or after is None:
+        return None
+    return schedule_conflict(row.pipeline, row.name, before, after)
+
+
+def _changes(job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterator[str]:
+    """Yield why a job is another one: the keys that changed."""
+    if old is None or not old.present:
+        yield "new in the file"
+        return
+    if known.before is None or job.name not in known.before.jobs:
+        yield "which keys changed is not known: the version before can no longer be loaded here"
+        return
+    if known.before.folder != asked.pipeline.folder:
+        yield f"the folder of the file: {known.before.folder} -> {asked.pipeline.folder}"
+    shared, own = settings_of(asked.pipeline, job)
+    shared_before, own_before = settings_of(known.before, known.before.jobs[job.name])
+    yield from lines(differences(shared_before, shared, ("pipeline",)))
+    yield from lines(differences(own_before, own, ("jobs", job.name)))
+
+
+def _notes(row: JobRow, job: Job, asked: Asked, *, begins: bool) -> Iterator[str]:
+    """Yield what is to be known besides: when it begins, and what is compared only then."""
+    if not begins:
+        if row.scheduled:
+            yield "from its next run on: its schedule makes its runs"
+        elif row.on_demand:
+            yield "from its next run on: `jobpipe run start` begins one"
+        else:
+            yield "it is stopped: from `jobpipe pipeline resume` on"
+    storage = Places.of(asked.home, asked.pipeline.name).storage(asked.pipeline, job.name)
+    if has_checkpoint(job) and local_folder(storage) is None:
+        yield f"its checkpoint in {storage} is compared when it starts: it cannot be seen from the server"
+
+
+def _rows_again(job: Job, asked: Asked) -> Iterator[str]:
+    """Yield which rows are read again, and which topics get rows once more."""
+    for stage in job.sources.values():
+        yield f"it reads again what is there of {part_of(stage)}, from where a new query begins"
+    if again := published_again(asked.pipeline, job.name):
+        yield again

@@ -1,0 +1,263 @@
+"""What a plan says of a changed file, and that the submission which follows does just that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobpipe.control.control_server import ControlServer
+from jobpipe.control.interface import Action, JobPlan, Plan, Submission
+from jobpipe.errors import ControlConflict, JobpipeError, PipelineError
+from jobpipe.pipelines.states import JobState
+from tests.control.test_checkpoints import READS_FILES, begin_checkpoint
+from tests.control.world import NAME, World, job_of, wait
+
+DAILY = {"every": "1 day"}
+BATCH = {"execution": {"runtime-mode": "BATCH"}, "sink": {"type": "noop"}}
+FROM_TOPIC = {"type": "jobpipe", "subscribe": "rows"}
+
+
+def planned(plan: Plan, job: str = "report") -> JobPlan:
+    (found,) = [each for each in plan.jobs if each.job == job]
+    return found
+
+
+def actions(plan: Plan) -> dict[str, Action]:
+    return {each.job: each.action for each in plan.jobs}
+
+
+def as_planned(server: ControlServer, submission: Submission, **more: Any) -> Plan:
+    """Plan, then submit; the submission does what the plan said, and nothing was changed by the plan."""
+    before, events = server.pipelines(), server.events()
+    plan = server.plan(submission, **more)
+    assert [(each.version, each.want) for each in server.pipelines()] == [(each.version, each.want) for each in before]
+    assert {event.what for event in server.events()[len(events) :]} <= {"state"}
+    base = {each.name: each.version for each in before}.get(plan.pipeline, 0)
+    if plan.is_refused:
+        with pytest.raises(JobpipeError) as refused:
+            server.submit(submission, base=plan.version, **more)
+        said = [*plan.refused, *(each.reasons[0] for each in plan.jobs if each.is_refused)]
+        assert refused.value.message == said[0]
+        assert [each.version for each in server.pipelines() if each.name == plan.pipeline] == [base][: bool(base)]
+        return plan
+    submitted = server.submit(submission, base=plan.version, **more)
+    told = actions(plan)
+    assert submitted.changed is plan.changed
+    assert submitted.version == base + plan.changed
+    assert list(submitted.unchanged) == [job for job, action in told.items() if action is Action.UNCHANGED]
+    assert list(submitted.removed) == [job for job, action in told.items() if action is Action.STOPPED]
+    begun = {job for job, action in told.items() if action in (Action.STARTED, Action.RESTARTED)}
+    perhaps = {job for job, action in told.items() if action is Action.NEW_CHECKPOINT}
+    assert begun <= submitted.runs.keys() <= begun | perhaps
+    return plan
+
+
+def test_a_first_file_starts_its_jobs(world: World) -> None:
+    server = world.server()
+    plan = as_planned(
+        server, world.submission({"report": job_of(), "daily": {**BATCH, "source": FROM_TOPIC, "schedule": DAILY}})
+    )
+    assert (plan.version, plan.changed, plan.ends_runs) == (0, True, False)
+    assert actions(plan) == {"report": Action.STARTED, "daily": Action.STORED}
+    assert planned(plan).reasons == ("new in the file",)
+
+
+def test_the_same_file_does_nothing(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    plan = as_planned(server, world.submission())
+    assert (plan.changed, plan.settings) == (False, ())
+    assert plan.jobs == (JobPlan(job="report", action=Action.UNCHANGED),)
+
+
+def test_a_changed_key_restarts_a_job_that_runs(world: World) -> None:
+    """The other one runs on; the reason names the key."""
+    server = world.server()
+    server.submit(world.submission({"report": job_of(), "other": job_of()}))
+    world.work(1)
+    wait(server, JobState.RUNNING)
+    faster = job_of(trigger={"processing-time": "2s"})
+    plan = as_planned(server, world.submission({"report": faster, "other": job_of()}))
+    assert actions(plan) == {"report": Action.RESTARTED, "other": Action.UNCHANGED}
+    assert planned(plan).reasons == ('jobs.report.trigger: {"processing-time": "2s"} added',)
+    assert (planned(plan).from_checkpoint, planned(plan).ends_run, plan.ends_runs) == (True, True, True)
+
+
+def test_settings_of_the_server_restart_nothing(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    told = {"type": "webhook", "url": "env:ADDRESS"}
+    plan = as_planned(server, world.submission(alerts=[told], restart={"delay": "1s"}))
+    assert actions(plan) == {"report": Action.UNCHANGED}
+    assert [each.partition(":")[0] for each in plan.settings] == [
+        "pipeline.restart.delay",
+        "pipeline.restart.max-delay",
+        "pipeline.restart.max-attempts",
+        "pipeline.alerts",
+    ]
+
+
+def test_a_key_that_all_jobs_share_restarts_them(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission({"report": job_of(), "other": job_of()}))
+    for job in ("report", "other"):
+        world.work(1, job)
+        wait(server, JobState.RUNNING, job)
+    plan = as_planned(
+        server, world.submission({"report": job_of(), "other": job_of()}, configuration={"spark.ui.enabled": "false"})
+    )
+    assert set(actions(plan).values()) == {Action.RESTARTED}
+    assert planned(plan).reasons == ('pipeline.configuration: {"spark.ui.enabled": "false"} added',)
+    assert plan.settings == ()
+
+
+def test_jobs_that_come_and_go(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    world.work(1)
+    wait(server, JobState.RUNNING)
+    plan = as_planned(server, world.submission({"rapport": job_of()}))
+    assert actions(plan) == {"rapport": Action.STARTED, "report": Action.STOPPED}
+    assert planned(plan).ends_run
+    assert "subscriptions are dropped" in planned(plan).reasons[0]
+
+
+def test_another_source_needs_a_new_checkpoint(world: World) -> None:
+    """The plan says which rows are read again, and with the option it says what happens then."""
+    server = world.server()
+    sink = {"type": "jobpipe", "topic": "rows"}
+    server.submit(world.submission({"report": job_of(sink=sink)}))
+    begin_checkpoint(world, world.submission({"report": job_of(sink=sink)}))
+    changed = world.submission({"report": {**READS_FILES, "sink": sink}})
+    plan = as_planned(server, changed)
+    assert (actions(plan), plan.is_refused) == ({"report": Action.NEEDS_NEW_CHECKPOINT}, True)
+    needs = planned(plan)
+    assert "--new-checkpoint report" in needs.reasons[0]
+    assert needs.reasons[1:] == (
+        'jobs.report.source.type: "rate" -> "text"',
+        'jobs.report.source.path: "input" added',
+    )
+    path, topic = needs.rows_again
+    assert f"text path {world.folder}/input" in path
+    assert topic == "topic rows keeps its rows, and gets those once more that job report reads again"
+    plan = as_planned(server, changed, new_checkpoint=["report"])
+    renewed = planned(plan)
+    assert (renewed.action, renewed.from_checkpoint) == (Action.NEW_CHECKPOINT, False)
+    assert renewed.rows_again == needs.rows_again
+
+
+def test_a_storage_that_moved_without_its_checkpoints(world: World) -> None:
+    """It would begin without its checkpoint, and without a word: that is refused, until it is there or given up."""
+    server = world.server()
+    server.submit(world.submission())
+    world.work(1)
+    wait(server, JobState.RUNNING)
+    checkpoint = begin_checkpoint(world, world.submission())
+    moved = world.submission(storage=str(world.folder / "elsewhere"))
+    plan = as_planned(server, moved)
+    assert planned(plan).action is Action.NEEDS_NEW_CHECKPOINT
+    assert "the storage has changed" in planned(plan).reasons[0]
+    assert planned(server.plan(moved, new_checkpoint=["report"])).action is Action.NEW_CHECKPOINT
+    (world.folder / "elsewhere").mkdir()
+    checkpoint.rename(world.folder / "elsewhere" / "report")
+    assert planned(as_planned(server, moved)).action is Action.RESTARTED
+
+
+def test_a_stopped_job_takes_the_file_when_it_is_resumed(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    server.stop(NAME)
+    worker.end("STOPPED", 0)
+    wait(server, JobState.STOPPED)
+    plan = as_planned(server, world.submission({"report": job_of(trigger={"processing-time": "2s"})}))
+    assert (planned(plan).action, planned(plan).ends_run) == (Action.STORED, False)
+    assert "resume" in planned(plan).reasons[-1]
+
+
+def test_a_job_whose_run_has_ended_is_started(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    worker.end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    plan = as_planned(server, world.submission({"report": job_of(trigger={"processing-time": "2s"})}))
+    found = planned(plan)
+    assert (found.action, found.from_checkpoint, found.ends_run) == (Action.STARTED, True, False)
+
+
+def test_a_schedule(world: World) -> None:
+    """Its next run follows the new file; one that is added ends what runs; times do not become offsets."""
+    server = world.server()
+    hourly = {**BATCH, "source": FROM_TOPIC}
+    server.submit(world.submission({"report": job_of(source=FROM_TOPIC)}))
+    world.work(1)
+    wait(server, JobState.RUNNING)
+    plan = as_planned(server, world.submission({"report": {**hourly, "schedule": DAILY}}))
+    assert (planned(plan).action, planned(plan).ends_run) == (Action.STORED, True)
+    plan = as_planned(server, world.submission({"report": {**hourly, "schedule": {"every": "2 days"}}}))
+    assert planned(plan).action is Action.STORED
+    assert planned(plan).reasons[0] == 'jobs.report.schedule.every: "1 day" -> "2 days"'
+    offsets = {"every": "1 day", "boundaryType": "OFFSET", "catchup": "latest"}
+    plan = as_planned(server, world.submission({"report": {**hourly, "schedule": offsets}}))
+    assert planned(plan).action is Action.REFUSED
+    assert "boundaryType" in planned(plan).reasons[0]
+
+
+def test_a_file_that_is_refused_as_a_whole(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    assert not as_planned(server, world.submission()).is_refused
+    plan = as_planned(server, world.submission(**{"topic-prefix": "dev."}))
+    assert ["topic-prefix is 'dev.'" in each for each in plan.refused] == [True]
+    with pytest.raises(PipelineError, match="rates"):
+        server.plan(world.submission({"report": job_of(source={"type": "rates"})}))
+
+
+def test_another_submission_came_in_between(world: World) -> None:
+    server = world.server()
+    plan = server.plan(world.submission())
+    server.submit(world.submission())
+    with pytest.raises(ControlConflict, match=r"planned for a new pipeline.*version 1 now"):
+        server.submit(world.submission(), base=plan.version)
+    changed = world.submission({"report": job_of(trigger={"processing-time": "2s"})})
+    plan = server.plan(changed)
+    server.submit(world.submission({"report": job_of(), "other": job_of()}))
+    with pytest.raises(ControlConflict, match=r"planned for version 1.*version 2 now"):
+        server.submit(changed, base=plan.version)
+    assert server.submit(changed, base=2).version == 3
+
+
+def test_no_secret_is_shown(world: World) -> None:
+    server = world.server()
+    before = {"password": "env:OLD", "url": "jdbc:postgresql://host/db", "dbtable": "t"}
+    after = {"password": "env:NEW", "url": "jdbc:postgresql://host/db", "dbtable": "t"}
+    server.submit(world.submission({"report": job_of(sink={"type": "jdbc", "options": before})}))
+    plan = as_planned(server, world.submission({"report": job_of(sink={"type": "jdbc", "options": after})}))
+    assert planned(plan).reasons == ("jobs.report.sink.options.password: changed (a secret)",)
+
+
+def test_the_history(world: World) -> None:
+    """Each version says what it changed, and an earlier one can be submitted again: it is a new one then."""
+    server = world.server()
+    first = world.submission()
+    server.submit(first, by="certificate anna.jobpipe")
+    server.submit(first, by="token")
+    more: Mapping[str, Any] = {"report": job_of(trigger={"processing-time": "2s"}), "other": job_of()}
+    server.submit(world.submission(more, alerts=[{"type": "webhook", "url": "env:ADDRESS"}]), by="token")
+    server.submit(world.submission({"other": job_of()}))
+    third, second, oldest = server.revisions(NAME)
+    assert (oldest.version, oldest.by, oldest.added) == (1, "certificate anna.jobpipe", ("report",))
+    assert (second.version, second.by, second.added, second.changed) == (2, "token", ("other",), ("report",))
+    assert second.settings == ("pipeline.alerts",)
+    assert (third.version, third.by, third.removed) == (3, "", ("report",))
+    assert oldest.file == Path(world.folder / "pipeline.yaml")
+    assert server.revision(NAME, 1) == first
+    assert server.submit(server.revision(NAME, 1)).version == 4
+    with pytest.raises(JobpipeError, match="version 9 of pipeline flights is not kept"):
+        server.revision(NAME, 9)
