@@ -1,8 +1,8 @@
-"""``jobpipe pipeline submit, list, status, logs, stop, resume, restart, delete``: pipelines of a control server."""
+"""``jobpipe pipeline submit, rollback, list, status, stop, resume, restart, delete``: pipelines of a control server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,21 @@ from jobpipe.cli.exits import Exit
 from jobpipe.cli.log_lines import logs
 from jobpipe.cli.output import emit_json, emit_table, printable
 from jobpipe.cli.pipeline import load, of_file
+from jobpipe.cli.revisions import COMMANDS as REVISIONS
+from jobpipe.cli.revisions import (
+    OF_TODAY,
+    new_checkpoint_option,
+    previous,
+    submission_of,
+    submit_as_planned,
+    yes_option,
+)
 from jobpipe.errors import ControlConflict
 
 if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import JobStatus, PipelineStatus
+    from jobpipe.control.interface import JobStatus, PipelineStatus, Submitted
+    from jobpipe.pipelines.problems import Problem
 
 PROCESSES_SECONDS = 60.0  # for the processes of a job that has ended; a slow JVM takes half of it
 _ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
@@ -37,12 +47,8 @@ _ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
 
 @click.command()
 @of_file
-@click.option(
-    "--new-checkpoint",
-    multiple=True,
-    metavar="JOB",
-    help="Start this job over, without its checkpoint; may be repeated.",
-)
+@new_checkpoint_option
+@yes_option
 @wait_option("Wait until every job runs or has ended.")
 @server_options
 @json_option
@@ -53,6 +59,7 @@ def submit(
     given: tuple[str, ...],
     overlays: tuple[str, ...],
     new_checkpoint: tuple[str, ...],
+    yes: bool,
     wait: bool,
     timeout: float,
     url: str | None,
@@ -61,26 +68,71 @@ def submit(
 ) -> int:
     """Submit FILE to the control server, which runs it. If it has the pipeline, it restarts only jobs that changed.
 
+    If runs that are under way would end, it shows the plan first, as `jobpipe pipeline plan` does, and asks. Without a
+    terminal it exits with 2 then, unless --yes is given.
+
     Returns at once. With the embedded registry, a control server is started if none is running. Exits with 1 if --wait
     finds a job that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.
 
     JSON keys: pipeline, created, version, changed, runs (job: id), unchanged, removed, warnings (file, line, key, what,
     remedy, severity).
     """
-    from jobpipe.control.interface import Submission
     from jobpipe.pipelines.graph import published_again
-    from jobpipe.pipelines.tree import plain
 
     found = load(file, given, overlays)
     client = client_of(settings, url, token_file, start=True)
-    submission = Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
-    submitted = client.submit(submission, new_checkpoint=new_checkpoint)
+    submitted, was_shown = submit_as_planned(client, submission_of(found, file), new_checkpoint, yes=yes)
     own = found.warnings
-    for job in new_checkpoint:
+    for job in () if was_shown else new_checkpoint:
         if again := published_again(found, job):
             click.echo(printable(again), err=True)
     seen = {(each.key, each.what) for each in own}  # the server knows no lines
-    for warning in (*own, *(each for each in submitted.warnings if (each.key, each.what) not in seen)):
+    warnings = (*own, *(each for each in submitted.warnings if (each.key, each.what) not in seen))
+    return _emit_submitted(client, submitted, warnings, wait=wait, timeout=timeout, as_json=as_json)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--to", "version", type=click.IntRange(min=1), help="Version to go back to; by default the previous one.")
+@new_checkpoint_option
+@yes_option
+@wait_option("Wait until every job runs or has ended.")
+@pass_client
+@json_option
+def rollback(
+    client: ControlClient,
+    name: str,
+    version: int | None,
+    new_checkpoint: tuple[str, ...],
+    yes: bool,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Submit an earlier version of the file of pipeline NAME again, as a new version.
+
+    Only the file itself goes back. Functions, libraries, and what `file:` refers to are as they are today.
+
+    JSON keys: as those of `jobpipe pipeline submit`.
+    """
+    version = version or previous(client.revisions(name), name)
+    submission = client.revision(name, version)
+    click.echo(OF_TODAY.format(version=version), err=True)
+    done, _ = submit_as_planned(client, submission, new_checkpoint, yes=yes)
+    return _emit_submitted(client, done, done.warnings, wait=wait, timeout=timeout, as_json=as_json)
+
+
+def _emit_submitted(
+    client: ControlClient,
+    submitted: Submitted,
+    warnings: Iterable[Problem],
+    *,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Print what a submission did; wait until its runs have begun, if that is asked for; return the exit code."""
+    for warning in warnings:
         click.echo(printable(str(warning)), err=True)
     if as_json:
         emit_json(view_of(submitted))
@@ -297,4 +349,4 @@ def _counted(status: PipelineStatus) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
 
-COMMANDS = (submit, list_all, status, logs, stop, resume, restart, delete)  # of group pipeline
+COMMANDS = (submit, *REVISIONS, rollback, list_all, status, logs, stop, resume, restart, delete)  # of group pipeline

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from jobpipe.control.interface import Action, Plan, Submission, Submitted, Want
 from jobpipe.control.interval_store import IntervalStore
-from jobpipe.control.loaded import LoadedPipelines, digest_of, subscriptions_by_job
-from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, PipelineRow, RunRow
+from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.records import DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.revisions.planning import (
     Asked,
     Known,
@@ -21,12 +21,11 @@ from jobpipe.control.revisions.planning import (
     plan_of_removed,
     removed,
     revision_changes,
+    rows_of,
     taken_settings,
 )
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
-from jobpipe.pipelines.checks import needs_bounds
-from jobpipe.pipelines.graph import graph_of
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
 from jobpipe.pipelines.states import JobState
@@ -196,7 +195,7 @@ class PipelineChanges:
         """Return the jobs of a file as they would be stored."""
         row = self._store.pipeline(pipeline.name)
         before = {job.name: job for job in self._store.jobs(pipeline.name)}
-        return _rows_of(pipeline, before, Want.RUN if row is None else row.want)
+        return rows_of(pipeline, before, Want.RUN if row is None else row.want)
 
     def _has(self, submission: Submission, name: str) -> bool:
         """Whether a file is the newest one of the pipeline."""
@@ -469,35 +468,3 @@ def _lost(job: JobRow) -> ControlConflict:
         pipeline=job.pipeline,
         job=job.name,
     )
-
-
-def _rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> list[JobRow]:
-    """Return the rows of the jobs of a file, with what is kept of those that were there before.
-
-    Args:
-        want: of the pipeline, and of jobs that are added.
-    """
-    subscriptions = subscriptions_by_job(pipeline)
-    rows = []
-    for position, node in enumerate(graph_of(pipeline).jobs):
-        job, old = pipeline.jobs[node.name], before.get(node.name)
-        row = JobRow(
-            pipeline=pipeline.name,
-            name=node.name,
-            position=position,
-            kind=node.kind,
-            scheduled=node.schedule is not None,
-            on_demand=node.schedule is None and needs_bounds(job) is not None,
-            present=True,
-            want=want,
-            renew=False,
-            digest=digest_of(pipeline, job),
-            reads=node.reads,
-            publishes=node.publishes,
-            subscriptions=tuple(JobSubscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
-        )
-        if old is not None:
-            row = replace(row, want=old.want if old.present else want, renew=old.renew)
-            row = replace(row, numbers=old.numbers, run=old.run, following=old.following)
-        rows.append(row)
-    return rows

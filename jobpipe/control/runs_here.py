@@ -1,4 +1,4 @@
-"""Which jobs of a pipeline the control server of a home runs, by its store: also while no server runs itself."""
+"""What the control server of a home knows of a pipeline, by its store: also while no server runs itself."""
 
 from __future__ import annotations
 
@@ -29,10 +29,19 @@ def require_no_run_of_server(home: Path, pipeline: str) -> None:
         )
 
 
+def is_known_to_server(home: Path, pipeline: str) -> bool:
+    """Whether the server of this home has a pipeline, or had when it ended."""
+    return bool(_names(home / "server" / "server.db", "SELECT name FROM pipelines WHERE name = ?", pipeline))
+
+
 def _jobs_of_server(store: Path, pipeline: str) -> list[str]:
+    query = "SELECT DISTINCT job FROM runs WHERE pipeline = ? AND ended IS NULL ORDER BY job"
+    return _names(store, query, pipeline)
+
+
+def _names(store: Path, query: str, pipeline: str) -> list[str]:
     if not store.is_file():
         return []
-    query = "SELECT DISTINCT job FROM runs WHERE pipeline = ? AND ended IS NULL ORDER BY job"
     try:
         with contextlib.closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as opened:
             return [str(row[0]) for row in opened.execute(query, (pipeline,))]

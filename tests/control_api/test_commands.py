@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -228,7 +228,7 @@ def test_submit_waits_for_the_runs_that_it_began(served: Served, run: Run, monke
     monkeypatch.undo()
     submit = control.submit
 
-    def replaced(submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Submitted:
+    def replaced(submission: Submission, **_given: object) -> Submitted:
         mine = submit(submission)
         for each in mine.runs.values():
             control.cancel(each)
@@ -236,7 +236,8 @@ def test_submit_waits_for_the_runs_that_it_began(served: Served, run: Run, monke
         return mine
 
     monkeypatch.setattr(control, "submit", replaced)
-    run("pipeline", "submit", file, "--wait", "--timeout", "20", code=1)
+    shown = run("pipeline", "submit", file, "--wait", "--timeout", "20", code=1)
+    assert "job report is FAILED" in shown.stderr
 
 
 def test_logs_are_escaped(served: Served, run: Run) -> None:

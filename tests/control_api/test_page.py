@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jobpipe.config import load
 from jobpipe.control.server_access import read_access_file
@@ -36,6 +37,20 @@ def test_look_stop_delete(served: Served) -> None:
         ("stop", "flights", None),
         ("delete", "flights", False),
     ]
+
+
+@pytest.mark.slow
+def test_changing_a_pipeline(served: Served) -> None:
+    """Two versions, then the one before once more."""
+    (served.folder / "flights").mkdir()
+    (served.folder / "flights" / "pipeline.yaml").write_text(yaml.safe_dump(tree()))
+    served.client.submit(served.submission())
+    done = shell(block("docs/server.md", "change"), served.folder, JOBPIPE__HOME=str(served.home))
+    assert done.returncode == 0, done.stderr
+    for shown in ("version 1 -> 2", "changed to version 2", "VERSION", "changed to version 3"):
+        assert shown in done.stdout
+    submitted = [call[1] for call in served.control.calls if call[0] == "submit"]
+    assert submitted[2] == submitted[0]
 
 
 @pytest.mark.slow

@@ -9,14 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jobpipe.control.interface import Action, JobPlan, Want
-from jobpipe.control.loaded import is_of_the_server, settings_of
-from jobpipe.control.records import JobRow, RevisionChanges
+from jobpipe.control.interface import Action, JobPlan, Plan, Want
+from jobpipe.control.loaded import digest_of, is_of_the_server, settings_of, subscriptions_by_job
+from jobpipe.control.records import JobRow, JobSubscription, RevisionChanges
 from jobpipe.control.revisions.differences import Difference, differences, lines
 from jobpipe.control.schedules.rule import Rule
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint, part_of
+from jobpipe.pipelines.checks import needs_bounds
 from jobpipe.pipelines.file_paths import local_folder
-from jobpipe.pipelines.graph import published_again
+from jobpipe.pipelines.graph import graph_of, published_again
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.spec import ScheduleSpec
@@ -75,6 +76,38 @@ class Decision:
     refused: str | None = None
 
 
+def rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> list[JobRow]:
+    """Return the jobs of a file as they would be stored, with what is kept of those that were there before.
+
+    Args:
+        want: of the pipeline, and of jobs that are added.
+    """
+    subscriptions = subscriptions_by_job(pipeline)
+    rows = []
+    for position, node in enumerate(graph_of(pipeline).jobs):
+        job, old = pipeline.jobs[node.name], before.get(node.name)
+        row = JobRow(
+            pipeline=pipeline.name,
+            name=node.name,
+            position=position,
+            kind=node.kind,
+            scheduled=node.schedule is not None,
+            on_demand=node.schedule is None and needs_bounds(job) is not None,
+            present=True,
+            want=want,
+            renew=False,
+            digest=digest_of(pipeline, job),
+            reads=node.reads,
+            publishes=node.publishes,
+            subscriptions=tuple(JobSubscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
+        )
+        if old is not None:
+            row = replace(row, want=old.want if old.present else want, renew=old.renew)
+            row = replace(row, numbers=old.numbers, run=old.run, following=old.following)
+        rows.append(row)
+    return rows
+
+
 def decide(rows: Sequence[JobRow], known: Known, asked: Asked) -> list[Decision]:
     """Return what is done with the jobs of the file, in its order.
 
@@ -93,6 +126,14 @@ def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
     """Return what is done with a job that the file does not have any more."""
     why = "the file does not have it any more; its subscriptions are dropped"
     return JobPlan(job=job.name, action=Action.STOPPED, reasons=(why,), ends_run=job.name in known.active)
+
+
+def first_plan(pipeline: Pipeline, home: Path) -> Plan:
+    """Return what is done with a pipeline that no server knows."""
+    known, asked = Known(), Asked(pipeline=pipeline, home=home)
+    decisions = decide(rows_of(pipeline, known.jobs, Want.RUN), known, asked)
+    jobs = tuple(each.plan for each in decisions)
+    return Plan(pipeline=pipeline.name, version=0, changed=True, jobs=jobs, warnings=tuple(pipeline.warnings))
 
 
 def changed_settings(known: Known, asked: Asked) -> list[Difference]:
