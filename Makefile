@@ -137,6 +137,7 @@ fuzz: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m jobpipe.config.page > docs/options.md
 	$(BIN)/python -m jobpipe.operations.page docs/protocol.md
+	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
 
 # The classes for the driver's JVM, after a change of their source; needs a JDK 17. A test compares.

@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from jobpipe.errors import CheckpointMismatch
 from jobpipe.pipelines.file_paths import expanded, is_uri, local_folder
 from jobpipe.pipelines.pipeline import Job, Stage
+from jobpipe.pipelines.plugins import Plugin
 from jobpipe.pipelines.secret_keys import is_secret
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.spec import Mode, RouteSpec
 
 NAME = "owner.json"
 VERSION = 2
@@ -177,7 +178,7 @@ def owner_of(namespace: str, pipeline: str, job: Job) -> Owner:
     """Return what the checkpoint of a job belongs to; of programs, and jobs without one, no more than their names."""
     if not has_checkpoint(job):
         return Owner(namespace=namespace, pipeline=pipeline, job=job.name)
-    routes = tuple(Part(type="route", which={"topic": route.sink_table}) for route in job.spec.route or ())
+    routes = tuple(Part(type="route", which={"topic": _topic_of(route)}) for route in job.spec.route or ())
     return Owner(
         namespace=namespace,
         pipeline=pipeline,
@@ -186,6 +187,11 @@ def owner_of(namespace: str, pipeline: str, job: Job) -> Owner:
         state=tuple(_state(stage) for stage in job.transforms if stage.plugin.stateful),
         sinks=tuple(part_of(stage) for stage in job.sinks) + routes,
     )
+
+
+def _topic_of(route: RouteSpec) -> str:
+    """Return the topic of a route, with one symbol for the table's name, whichever the file has."""
+    return route.sink_table if route.replace_symbol is None else route.sink_table.replace(route.replace_symbol, "<>")
 
 
 def has_checkpoint(job: Job) -> bool:
@@ -198,8 +204,7 @@ def part_of(stage: Stage[Any]) -> Part:
     which = stage.plugin.identifying
     chosen: dict[str, Any] = {}
     for key, value, is_own in _given(stage):
-        tunes = key in _TUNING or (is_own and key == "schema")
-        if tunes if which is None else key not in which:
+        if not tells_which(stage.plugin, key, is_own=is_own):
             continue
         if is_secret(key) and not (isinstance(value, str) and _REFERENCE.match(value)):
             continue  # a reference may name a place
@@ -208,6 +213,18 @@ def part_of(stage: Stage[Any]) -> Part:
             told = f"(hash {hashlib.sha256(_text(told).encode(errors='replace')).hexdigest()[:12]})"
         chosen[f"options.{key}" if key in chosen else key] = told
     return Part(type=stage.type, which=dict(sorted(chosen.items())))
+
+
+def tells_which(plugin: Plugin | type[Plugin], key: str, *, is_own: bool) -> bool:
+    """Whether an option of a source or sink says which rows it reads or where they go: with another it is another one.
+
+    Args:
+        key: in small letters.
+        is_own: it is the stage's own; False: it is in its ``options``.
+    """
+    if plugin.identifying is not None:
+        return key in plugin.identifying
+    return key not in _TUNING and not (is_own and key == "schema")
 
 
 def _given(stage: Stage[Any]) -> Iterator[tuple[str, Any, bool]]:

@@ -183,6 +183,18 @@ def test_routes_are_sinks(tmp_path: Path) -> None:
         routed("o2").require_fit(routed("o1").text(), "/s", begun=True)
 
 
+def test_the_symbol_of_a_route_is_of_its_topics(tmp_path: Path) -> None:
+    """Another symbol leads to other topics; the same topics with another symbol are the same."""
+
+    def routed(target: str, symbol: str) -> Owner:
+        route = [{"source-table": "orders", "sink-table": target, "replace-symbol": symbol}]
+        return owner(tmp_path, TOPIC, TO_TOPIC, route=route)
+
+    routed("to-Y", "Y").require_fit(routed("to-<>", "<>").text(), "/s", begun=True)
+    with pytest.raises(CheckpointMismatch, match="is now route topic to-X<>, and was route topic to-<>Y"):
+        routed("to-XY", "Y").require_fit(routed("to-XY", "X").text(), "/s", begun=True)
+
+
 def test_a_relative_path_is_one_of_the_files_folder(tmp_path: Path) -> None:
     """Spark's checkpoint knows files by their whole paths: those of another folder are all new to it."""
     made = []
