@@ -63,7 +63,7 @@ def plan(
     from_checkpoint, ends_run), settings, refused, warnings.
     """
     from jobpipe.control.client import ServerAddress
-    from jobpipe.control.revisions.planning import first_plan
+    from jobpipe.control.revisions.planning import Asked, first_plan
     from jobpipe.control.runs_here import is_known_to_server
 
     found = load(file, given, overlays)
@@ -71,7 +71,7 @@ def plan(
     if url is None and ServerAddress.local(settings.config) is None and not is_known_to_server(home, found.name):
         said = f"no control server of {home} is running, and none has had pipeline {found.name}: this is a plan for one"
         click.echo(printable(said), err=True)
-        made = first_plan(found, home)
+        made = first_plan(Asked.of(found, home, new_checkpoint))
     else:
         client = client_of(settings, url, token_file)
         made = client.plan(submission_of(found, file), new_checkpoint=new_checkpoint)

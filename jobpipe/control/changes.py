@@ -178,6 +178,7 @@ class PipelineChanges:
             version=0 if row is None else row.version,
             jobs={job.name: job for job in jobs},
             active=frozenset(name for name, run in runs.items() if run is not None and not run.is_over),
+            lost=frozenset(name for name, run in runs.items() if run is not None and run.state is JobState.LOST),
             schedules={name: each.spec for name, each in schedules.items() if each is not None},
             before=self.newest_file(pipeline.name),
         )

@@ -36,7 +36,7 @@ from jobpipe.control.interface import (
 )
 from jobpipe.control.interval_store import shown_time
 from jobpipe.control.job_logs import log_lines
-from jobpipe.control.loaded import LoadedPipelines, unfit_checkpoints
+from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.records import JobRow
 from jobpipe.control.revisions.planning import Asked
@@ -264,9 +264,8 @@ class ControlServer(Control):
             yield error
 
     def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
-        home, before = self._config.home, self._changes.newest_file(pipeline.name)
-        unfit = unfit_checkpoints(pipeline, home, before)
-        return Asked(pipeline=pipeline, home=home, new_checkpoint=tuple(new_checkpoint), unfit=unfit)
+        before = self._changes.newest_file(pipeline.name)
+        return Asked.of(pipeline, self._config.home, new_checkpoint, before)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """See :class:`Control`."""

@@ -113,6 +113,13 @@ def unfit_checkpoints(pipeline: Pipeline, home: Path, before: Pipeline | None = 
     return found
 
 
+def begun_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
+    """Return the jobs that go on from a checkpoint which is on this host."""
+    places = Places.of(home, pipeline.name)
+    queries = (name for name, job in pipeline.jobs.items() if has_checkpoint(job))
+    return frozenset(name for name in queries if has_begun(places.storage(pipeline, name)))
+
+
 def _require_moved(storage: str, before: str, job: str) -> None:
     """Check that a job whose checkpoint is to be elsewhere has it there.
 

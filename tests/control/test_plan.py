@@ -79,6 +79,7 @@ def test_a_changed_key_restarts_a_job_that_runs(world: World) -> None:
     server.submit(world.submission({"report": job_of(), "other": job_of()}))
     world.work(1)
     wait(server, JobState.RUNNING)
+    begin_checkpoint(world, world.submission())
     faster = job_of(trigger={"processing-time": "2s"})
     plan = as_planned(server, world.submission({"report": faster, "other": job_of()}))
     assert actions(plan) == {"report": Action.RESTARTED, "other": Action.UNCHANGED}
@@ -123,6 +124,15 @@ def test_jobs_that_come_and_go(world: World) -> None:
     assert actions(plan) == {"rapport": Action.STARTED, "report": Action.STOPPED}
     assert planned(plan).ends_run
     assert "subscriptions are dropped" in planned(plan).reasons[0]
+
+
+def test_a_job_that_finds_a_checkpoint_of_its_name(world: World) -> None:
+    """As when it was removed from the file for a while: it goes on from it."""
+    server = world.server()
+    begin_checkpoint(world, world.submission())
+    plan = as_planned(server, world.submission())
+    assert planned(plan).reasons == ("new in the file", "a job of this name has left a checkpoint in the storage")
+    assert (planned(plan).action, planned(plan).from_checkpoint) == (Action.STARTED, True)
 
 
 def test_another_source_needs_a_new_checkpoint(world: World) -> None:
@@ -186,9 +196,26 @@ def test_a_job_whose_run_has_ended_is_started(world: World) -> None:
     wait(server, JobState.RUNNING)
     worker.end("FINISHED", 0)
     wait(server, JobState.FINISHED)
+    begin_checkpoint(world, world.submission())
+    (same,) = as_planned(server, world.submission()).jobs
+    assert (same.action, same.ends_run) == (Action.UNCHANGED, False)
+    assert same.reasons == ("its last run has ended: `jobpipe pipeline resume flights/report` starts it",)
     plan = as_planned(server, world.submission({"report": job_of(trigger={"processing-time": "2s"})}))
     found = planned(plan)
     assert (found.action, found.from_checkpoint, found.ends_run) == (Action.STARTED, True, False)
+
+
+def test_a_lost_job_is_not_started_twice(world: World) -> None:
+    server = world.server()
+    server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
+    world.cluster.away.set()
+    worker.handler.shutdown()
+    wait(server, JobState.LOST)
+    plan = as_planned(server, world.submission({"report": job_of(trigger={"processing-time": "2s"})}))
+    assert planned(plan).action is Action.RESTARTED
+    assert "it is LOST" in planned(plan).reasons[-1]
 
 
 def test_a_schedule(world: World) -> None:

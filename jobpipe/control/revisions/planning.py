@@ -1,6 +1,6 @@
 """What a changed file does with each job of a pipeline: the decisions that a submission stores, and a plan shows.
 
-Pure: it is told what the server has. ``PipelineChanges`` uses the same decisions to plan and to submit.
+``PipelineChanges`` plans and submits by the same decisions. Pure, but for :meth:`Asked.of`, which looks at checkpoints.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobpipe.control.interface import Action, JobPlan, Plan, Want
-from jobpipe.control.loaded import digest_of, is_of_the_server, settings_of, subscriptions_by_job
+from jobpipe.control.loaded import (
+    begun_checkpoints,
+    digest_of,
+    is_of_the_server,
+    settings_of,
+    subscriptions_by_job,
+    unfit_checkpoints,
+)
 from jobpipe.control.records import JobRow, JobSubscription, RevisionChanges
 from jobpipe.control.revisions.differences import Difference, differences, lines
 from jobpipe.control.schedules.rule import Rule
@@ -32,6 +39,7 @@ class Known:
         version: 0: it does not know the pipeline.
         jobs: also those that the newest file does not have, and that have not ended.
         active: jobs with a run that is under way.
+        lost: those of them that are LOST.
         schedules: of the jobs that have one.
         before: the newest file; None: there is none, or it can no longer be loaded here.
     """
@@ -39,6 +47,7 @@ class Known:
     version: int = 0
     jobs: Mapping[str, JobRow] = field(default_factory=dict)
     active: Collection[str] = ()
+    lost: Collection[str] = ()
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
     before: Pipeline | None = None
 
@@ -50,12 +59,31 @@ class Asked:
     Attributes:
         new_checkpoint: jobs that are to begin without their checkpoint.
         unfit: why jobs cannot go on from theirs.
+        begun: jobs that have a checkpoint on this host.
     """
 
     pipeline: Pipeline
     home: Path
     new_checkpoint: Collection[str] = ()
     unfit: Mapping[str, str] = field(default_factory=dict)
+    begun: Collection[str] = ()
+
+    @classmethod
+    def of(
+        cls, pipeline: Pipeline, home: Path, new_checkpoint: Collection[str] = (), before: Pipeline | None = None
+    ) -> Asked:
+        """Return what is submitted, after a look at the checkpoints that are on this host.
+
+        Args:
+            before: the newest file that the server has.
+        """
+        return cls(
+            pipeline=pipeline,
+            home=home,
+            new_checkpoint=tuple(new_checkpoint),
+            unfit=unfit_checkpoints(pipeline, home, before),
+            begun=begun_checkpoints(pipeline, home),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +156,9 @@ def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
     return JobPlan(job=job.name, action=Action.STOPPED, reasons=(why,), ends_run=job.name in known.active)
 
 
-def first_plan(pipeline: Pipeline, home: Path) -> Plan:
+def first_plan(asked: Asked) -> Plan:
     """Return what is done with a pipeline that no server knows."""
-    known, asked = Known(), Asked(pipeline=pipeline, home=home)
+    known, pipeline = Known(), asked.pipeline
     decisions = decide(rows_of(pipeline, known.jobs, Want.RUN), known, asked)
     jobs = tuple(each.plan for each in decisions)
     return Plan(pipeline=pipeline.name, version=0, changed=True, jobs=jobs, warnings=tuple(pipeline.warnings))
@@ -188,17 +216,19 @@ def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Deci
         reasons, again = (asked.unfit[name], *changes), tuple(_rows_again(job, asked))
         plan = JobPlan(job=name, action=Action.NEEDS_NEW_CHECKPOINT, reasons=reasons, rows_again=again)
         return Decision(row=row, plan=plan, refused=asked.unfit[name])
-    if old is not None and old.present and alike and not renew:
-        return Decision(row=row, plan=JobPlan(job=name, action=Action.UNCHANGED))
     begins = row.want is Want.RUN and row.begins_by_itself
+    if old is not None and old.present and alike and not renew:
+        rests = begins and name not in known.active and row.following is None
+        why = f"its last run has ended: `jobpipe pipeline resume {row.pipeline}/{name}` starts it"
+        return Decision(row=row, plan=JobPlan(job=name, action=Action.UNCHANGED, reasons=(why,) if rests else ()))
     ends_others = old is not None and (old.scheduled, old.on_demand) != (row.scheduled, row.on_demand)
     is_active = name in known.active
     plan = JobPlan(
         job=name,
         action=_action(row, begins=begins, is_active=is_active),
-        reasons=(*changes, *_notes(row, job, asked, begins=begins)),
-        rows_again=tuple(_rows_again(job, asked)) if row.renew and old is not None else (),
-        from_checkpoint=old is not None and has_checkpoint(job) and not row.renew,
+        reasons=(*changes, *_notes(row, job, known, asked, begins=begins)),
+        rows_again=tuple(_rows_again(job, asked)) if row.renew and (old is not None or name in asked.begun) else (),
+        from_checkpoint=name in asked.begun and not row.renew,
         ends_run=is_active and (begins or ends_others),
     )
     return Decision(row=row, plan=plan, begins=begins, ends_others=ends_others)
@@ -223,6 +253,8 @@ def _changes(job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterat
     """Yield why a job is another one: the keys that changed."""
     if old is None or not old.present:
         yield "new in the file"
+        if job.name in asked.begun:
+            yield "a job of this name has left a checkpoint in the storage"
         return
     if known.before is None or job.name not in known.before.jobs:
         yield "which keys changed is not known: the version before can no longer be loaded here"
@@ -235,7 +267,7 @@ def _changes(job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterat
     yield from lines(differences(own_before, own, ("jobs", job.name)))
 
 
-def _notes(row: JobRow, job: Job, asked: Asked, *, begins: bool) -> Iterator[str]:
+def _notes(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: bool) -> Iterator[str]:
     """Yield what is to be known besides: when it begins, and what is compared only then."""
     if not begins:
         if row.scheduled:
@@ -244,6 +276,8 @@ def _notes(row: JobRow, job: Job, asked: Asked, *, begins: bool) -> Iterator[str
             yield "from its next run on: `jobpipe run start` begins one"
         else:
             yield "it is stopped: from `jobpipe pipeline resume` on"
+    elif row.name in known.lost:
+        yield "it is LOST: its next run begins when it is known that it has ended"
     storage = Places.of(asked.home, asked.pipeline.name).storage(asked.pipeline, job.name)
     if has_checkpoint(job) and local_folder(storage) is None:
         yield f"its checkpoint in {storage} is compared when it starts: it cannot be seen from the server"
