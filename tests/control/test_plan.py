@@ -14,6 +14,7 @@ from jobpipe.errors import ControlConflict, JobpipeError, PipelineError
 from jobpipe.pipelines.states import JobState
 from tests.control.test_checkpoints import READS_FILES, begin_checkpoint
 from tests.control.world import NAME, World, job_of, wait
+from tests.troubleshooting import on_page
 
 DAILY = {"every": "1 day"}
 BATCH = {"execution": {"runtime-mode": "BATCH"}, "sink": {"type": "noop"}}
@@ -169,7 +170,10 @@ def test_a_storage_that_moved_without_its_checkpoints(world: World) -> None:
     moved = world.submission(storage=str(world.folder / "elsewhere"))
     plan = as_planned(server, moved)
     assert planned(plan).action is Action.NEEDS_NEW_CHECKPOINT
-    assert "the storage has changed" in planned(plan).reasons[0]
+    with pytest.raises(ControlConflict, match="the storage has changed") as refused:
+        server.submit(moved)
+    assert refused.value.message == planned(plan).reasons[0]
+    on_page(refused.value, "ControlConflict: the storage has changed")
     assert planned(server.plan(moved, new_checkpoint=["report"])).action is Action.NEW_CHECKPOINT
     (world.folder / "elsewhere").mkdir()
     checkpoint.rename(world.folder / "elsewhere" / "report")
@@ -255,8 +259,9 @@ def test_another_submission_came_in_between(world: World) -> None:
     changed = world.submission({"report": job_of(trigger={"processing-time": "2s"})})
     plan = server.plan(changed)
     server.submit(world.submission({"report": job_of(), "other": job_of()}))
-    with pytest.raises(ControlConflict, match=r"planned for version 1.*version 2 now"):
+    with pytest.raises(ControlConflict, match=r"planned for version 1.*version 2 now") as refused:
         server.submit(changed, base=plan.version)
+    on_page(refused.value, "ControlConflict: pipeline …: this was planned for")
     assert server.submit(changed, base=2).version == 3
 
 

@@ -20,6 +20,7 @@ from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict
 from tests.control_api.kit import Served, tree
+from tests.troubleshooting import on_page
 
 Run = Callable[..., Result]
 RESTARTS = JobPlan(
@@ -139,6 +140,7 @@ def test_submit_asks_before_it_ends_runs(served: Served, run: Run, file: str, mo
     refused = run("pipeline", "submit", file, code=2).stderr
     assert "restarted from its checkpoint" in refused
     assert "give --yes" in refused
+    on_page(refused, "Error: runs that are under way")
     assert submitted(served) == 1
     told = run("pipeline", "submit", file, "--yes", "--json")
     assert json.loads(told.stdout)["version"] == 2

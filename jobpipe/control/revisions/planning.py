@@ -268,7 +268,7 @@ def _changes(job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterat
 
 
 def _notes(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: bool) -> Iterator[str]:
-    """Yield what is to be known besides: when it begins, and what is compared only then."""
+    """Yield remarks: when the job begins, and what is compared only then."""
     if not begins:
         if row.scheduled:
             yield "from its next run on: its schedule makes its runs"
