@@ -160,6 +160,20 @@ def test_another_source_needs_a_new_checkpoint(world: World) -> None:
     assert renewed.rows_again == needs.rows_again
 
 
+def test_a_folder_of_files_takes_no_new_checkpoint(world: World) -> None:
+    """Spark would leave out micro-batches there, so that the job would fail: the plan says what to do."""
+    server = world.server()
+    files = job_of(sink={"type": "json", "path": "out"})
+    server.submit(world.submission({"report": files}))
+    begin_checkpoint(world, world.submission({"report": files}))
+    (again,) = server.plan(world.submission({"report": files}), new_checkpoint=["report"]).jobs
+    assert again.action is Action.NEW_CHECKPOINT
+    assert again.rows_again[-1] == (
+        f"json path {world.folder}/out: a folder that the job has filled takes no other checkpoint; give the sink "
+        "another"
+    )
+
+
 def test_a_storage_that_moved_without_its_checkpoints(world: World) -> None:
     """It would begin without its checkpoint, and without a word: that is refused, until it is there or given up."""
     server = world.server()

@@ -17,7 +17,7 @@ from jobpipe.config import load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Action, JobPlan, JobStatus, Plan, Submission
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.states import ENDED, JobState
+from jobpipe.pipelines.states import JobState
 from tests.pipelines.running import SMALL
 from tests.pipelines.waiting import eventually
 from tests.spark.kit import PATIENCE
@@ -84,7 +84,7 @@ class Changed:
         return found
 
     def rows(self) -> Counter[str]:
-        parts = [part.read_text() for part in (self.folder / "output").glob("*.json")]
+        parts = [part.read_text() for part in self.folder.glob("output*/*.json")]
         return Counter(json.loads(line)["value"] for text in parts for line in text.splitlines())
 
     def write(self, folder: str, row: str) -> None:
@@ -116,7 +116,16 @@ def test_each_change_does_what_its_plan_says(tmp_path: Path, settings_of_test: d
             _change(changed)
         finally:
             server.stop(changed.name)
-            eventually(lambda: all(job.state in ENDED for job in server.pipeline(changed.name).jobs), PATIENCE)
+            eventually(lambda: _is_deleted(server, changed.name), PATIENCE)
+
+
+def _is_deleted(server: ControlServer, name: str) -> bool:
+    """Delete a pipeline, if its processes have ended."""
+    try:
+        server.delete(name)
+    except ControlConflict:
+        return False
+    return True
 
 
 def _change(changed: Changed) -> None:
@@ -155,7 +164,9 @@ def _change(changed: Changed) -> None:
     del changed.section["topic-prefix"]
 
     changed.write("other", "three")
-    changed.jobs["copy"]["source"]["path"] = "other"  # needs a new checkpoint
+    changed.jobs["copy"]["source"]["path"] = "other"
+    assert "give the sink another" in of(changed.plan(), "copy").rows_again[-1]
+    changed.jobs["copy"]["sink"]["path"] = "output2"  # needs a new checkpoint
     plan = changed.plan()
     assert actions(plan) == [Action.NEEDS_NEW_CHECKPOINT, Action.UNCHANGED]
     assert f"text path {changed.folder}/other" in of(plan, "copy").rows_again[0]
