@@ -31,7 +31,7 @@ test: lint types contracts $(ZOOKEEPER_ARCHIVE)
 
 # All tests there are, once before an issue is closed: an hour, and a summary with the minutes of each part.
 test-all: lint types contracts package $(ARCHIVE) $(ZOOKEEPER_ARCHIVE) $(call ENVIRONMENT,3.5) $(call ENVIRONMENT,plain) \
-		$(VENV)/python/$(lastword $(PYTHONS))/.done
+		$(VENV)/airflow/.done $(VENV)/python/$(lastword $(PYTHONS))/.done
 	COMPAT="3.5 4.3" $(PARTS) unit slow short-faults faults spark-core spark compat cluster explore quarantined \
 		unit@$(lastword $(PYTHONS)) spark-core@$(lastword $(PYTHONS))
 
@@ -160,6 +160,7 @@ lock: $(VENV)/.tools
 	for version in $(OTHER_SPARKS); do \
 		$(COMPILE) --constraint requirements/plain.txt requirements/spark-$$version.in -o requirements/spark-$$version.txt; done
 	$(COMPILE) --allow-unsafe requirements/tools.in -o requirements/tools.txt
+	$(COMPILE) requirements/airflow.in -o requirements/airflow.txt
 
 # Known vulnerabilities of what is locked; where the advisories cannot be reached it says so, and that is no failure.
 audit: $(VENV)/.tools
@@ -227,6 +228,12 @@ $(VENV)/python/%/.done: requirements/dev.txt pyproject.toml tests/harness/compil
 $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
 	$(BIN)/pip install --quiet --require-hashes -r requirements/bench.txt
 	$(BIN)/pip check
+	touch $@
+
+# Airflow, which runs the DAG of examples/schedulers in a test.
+$(VENV)/airflow/.done: requirements/airflow.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --require-hashes -r requirements/airflow.txt
 	touch $@
 
 # Tools for the supply chain, apart from what jobpipe needs.

@@ -30,7 +30,7 @@ JOB_KEYS = (
 )
 INTERVAL_KEYS = "pipeline, job, lower, upper, state, since, run"
 SCHEDULE_KEYS = (
-    "pipeline, job, rule, paused, active, accepted, next_due, waiting, running, failed, last, problem (last: "
+    "pipeline, job, rule, paused, active, accepted, next_due, waiting, running, failed, last, problem, engine (last: "
     f"{INTERVAL_KEYS})"
 )
 RUN_KEYS = (

@@ -36,7 +36,7 @@ _YEARS = (1970, 2999)
 
 @click.group()
 def schedule() -> None:
-    """Preview, list, pause, resume and backfill schedules of jobs.
+    """Preview, list, pause, resume, trigger, backfill and skip schedules of jobs.
 
     The control server makes their runs: submit the pipeline first.
     """
@@ -140,6 +140,41 @@ def backfill(client: ControlClient, ref: JobRef, begin: str, end: str, force: bo
     said += [f"{done.under_way} under way already"] if done.under_way else []
     said += [f"{done.ahead} still to come by the schedule"] if done.ahead else []
     click.echo(", ".join(said))
+
+
+@schedule.command(epilog="\b\nJSON keys, in numbers of intervals: skipped, done, under_way, ahead.")
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@click.option("--from", "begin", metavar="TIME", required=True, help="Where the range begins, in ISO 8601 with a zone.")
+@click.option("--to", "end", metavar="TIME", required=True, help="Where it ends, in ISO 8601 with a zone.")
+@pass_client
+@json_option
+def skip(client: ControlClient, ref: JobRef, begin: str, end: str, as_json: bool) -> None:
+    """Abandon all whole intervals of a range that wait or have failed. Their rows are not read; retention may go on.
+
+    Of intervals that are due none waits before the run of the previous one has ended: pause the schedule, or skip them
+    then. `schedule backfill` runs what was skipped after all, as long as the topic has the rows.
+    """
+    done = client.skip_range(ref.pipeline, str(ref.job), _with_zone(begin, "--from"), _with_zone(end, "--to"))
+    if as_json:
+        emit_json(view_of(done))
+        return
+    said = [f"{counted(done.skipped, 'interval')} skipped"]
+    said += [f"{done.done} succeeded before"] if done.done else []
+    said += [f"{done.under_way} under way; cancel the run first"] if done.under_way else []
+    said += [f"{done.ahead} still to come by the schedule"] if done.ahead else []
+    click.echo(", ".join(said))
+
+
+@schedule.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
+@click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
+@pass_client
+@json_option
+def trigger(client: ControlClient, ref: JobRef, as_json: bool) -> None:
+    """Let the runs of NAME/JOB begin that are due now, for a scheduler of your own. It may call as often as it likes.
+
+    For schedules with `engine: {type: external}`, which the server does not fire by itself.
+    """
+    _emit(client.trigger(ref.pipeline, str(ref.job)), as_json)
 
 
 def _with_zone(text: str, option: str) -> datetime:

@@ -23,6 +23,7 @@ from jobpipe.control.api_models import (
     LogView,
     OptionView,
     PlanBody,
+    RangeBody,
     RunBody,
     SubmissionBody,
     ValidateBody,
@@ -38,6 +39,7 @@ from jobpipe.control.interface import (
     RevisionView,
     RunView,
     ScheduleView,
+    SkippedView,
     Submission,
     Submitted,
 )
@@ -225,6 +227,13 @@ class Answers:
         body = call.of(RunBody)
         return self._control.start_run(call.name("pipeline"), call.name("job"), str(body.lower), str(body.upper))
 
+    def run_over(self, call: Call) -> RunView:
+        """Show the newest run of a job over a range: what `POST` began, for schedulers that keep no id of it."""
+        lower, upper = call.text("lowerBoundary"), call.text("upperBoundary")
+        if lower is None or upper is None:
+            raise ConfigError("lowerBoundary and upperBoundary are needed; GET /runs lists all runs", key="query")
+        return self._control.run_over(call.name("pipeline"), call.name("job"), lower, upper)
+
     def cancel(self, call: Call) -> RunView:
         """Stop a run; idempotent."""
         return self._control.cancel(call.name("run"))
@@ -249,10 +258,19 @@ class Answers:
         """Make runs of a schedule again; what was missed follows its catchup. Idempotent."""
         return self._control.pause(call.name("pipeline"), call.name("job"), paused=False)
 
+    def trigger(self, call: Call) -> ScheduleView:
+        """Let the runs of all intervals begin that are due now; for schedulers of your own. Idempotent."""
+        return self._control.trigger(call.name("pipeline"), call.name("job"))
+
     def backfill(self, call: Call) -> BackfillView:
         """Let all whole intervals of a range run that have not succeeded."""
         body = call.of(BackfillBody)
         return self._control.backfill(call.name("pipeline"), call.name("job"), body.lower, body.upper, force=body.force)
+
+    def skip_range(self, call: Call) -> SkippedView:
+        """Abandon all whole intervals of a range that wait, or whose runs have failed."""
+        body = call.of(RangeBody)
+        return self._control.skip_range(call.name("pipeline"), call.name("job"), body.lower, body.upper)
 
     def skip(self, call: Call) -> IntervalView:
         """Abandon the interval of a run that has failed."""

@@ -102,11 +102,16 @@ class RunBody(_Body):
     upper: str | int = Field(alias="upperBoundary", description="As lowerBoundary; not part of the range.")
 
 
-class BackfillBody(_Body):
-    """The range of a backfill."""
+class RangeBody(_Body):
+    """A range of a schedule's intervals."""
 
     lower: Moment = Field(alias="from", description="Where it begins, in ISO 8601 with a zone.")
     upper: Moment = Field(alias="to", description="Where it ends, in ISO 8601 with a zone; not part of it.")
+
+
+class BackfillBody(RangeBody):
+    """The range of a backfill."""
+
     force: bool = Field(default=False, description="Also intervals that have succeeded, or are not known any more.")
 
 

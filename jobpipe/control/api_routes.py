@@ -18,6 +18,7 @@ from jobpipe.control.api_models import (
     IndexView,
     LogView,
     PlanBody,
+    RangeBody,
     RunBody,
     SubmissionBody,
     ValidateBody,
@@ -32,6 +33,7 @@ from jobpipe.control.interface import (
     RevisionView,
     RunView,
     ScheduleView,
+    SkippedView,
     Submission,
     Submitted,
 )
@@ -182,6 +184,17 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     Route(
+        "GET",
+        "/pipelines/{pipeline}/jobs/{job}/runs",
+        "find-run",
+        Answers.run_over,
+        RunView,
+        query=(
+            Query("lowerBoundary", QueryKind.TEXT, "A time in ISO 8601, or an offset; must be given."),
+            Query("upperBoundary", QueryKind.TEXT, "As lowerBoundary; must be given."),
+        ),
+    ),
+    Route(
         "POST",
         "/pipelines/{pipeline}/jobs/{job}/runs",
         "start-run",
@@ -223,9 +236,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("PUT", f"{_SCHEDULE}/pause", "pause-schedule", Answers.pause, ScheduleView, 202, Right.OPERATE),
     Route("PUT", f"{_SCHEDULE}/resume", "resume-schedule", Answers.unpause, ScheduleView, 202, Right.OPERATE),
+    Route("POST", f"{_SCHEDULE}/trigger", "trigger-schedule", Answers.trigger, ScheduleView, 202, Right.OPERATE),
     Route(
         "POST", f"{_SCHEDULE}/backfill", "backfill", Answers.backfill, BackfillView, 202, Right.OPERATE, BackfillBody
     ),
+    Route("POST", f"{_SCHEDULE}/skip", "skip-range", Answers.skip_range, SkippedView, 202, Right.OPERATE, RangeBody),
     Route("GET", "/graph", "graph", Answers.graph, GraphView),
     EVENTS,
     Route(

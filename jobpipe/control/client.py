@@ -34,6 +34,7 @@ from jobpipe.control.interface import (
     RevisionView,
     RunView,
     ScheduleView,
+    SkippedView,
     Submission,
     Submitted,
 )
@@ -195,6 +196,11 @@ class ControlClient:
         body = {"lowerBoundary": lower, "upperBoundary": upper}
         return self._ask("POST", _path(pipeline, job, "runs"), RunView, body=body)
 
+    def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        """Return the newest run of a job over a range."""
+        query = {"lowerBoundary": lower, "upperBoundary": upper}
+        return self._ask("GET", _path(pipeline, job, "runs"), RunView, query=query)
+
     def cancel(self, run: str) -> RunView:
         """Stop one run."""
         return self._ask("POST", f"/runs/{quote(run, safe='')}/cancel", RunView)
@@ -232,6 +238,15 @@ class ControlClient:
         """Let all whole intervals of a range run that have not succeeded."""
         body = {"from": lower.isoformat(), "to": upper.isoformat(), "force": force}
         return self._ask("POST", _path(pipeline, job, "schedule/backfill"), BackfillView, body=body)
+
+    def trigger(self, pipeline: str, job: str) -> ScheduleView:
+        """Let the runs of all intervals begin that are due now."""
+        return self._ask("POST", _path(pipeline, job, "schedule/trigger"), ScheduleView)
+
+    def skip_range(self, pipeline: str, job: str, lower: datetime, upper: datetime) -> SkippedView:
+        """Abandon all whole intervals of a range that wait, or whose runs have failed."""
+        body = {"from": lower.isoformat(), "to": upper.isoformat()}
+        return self._ask("POST", _path(pipeline, job, "schedule/skip"), SkippedView, body=body)
 
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
         """Return the end of a job's log."""

@@ -17,7 +17,6 @@ from jobpipe.config import Config
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.chores import Chores
-from jobpipe.control.firing.engines import open_engine
 from jobpipe.control.firing.hold_keeper import HoldKeeper
 from jobpipe.control.firing.schedule_views import ScheduleViews, backfill_view
 from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
@@ -31,6 +30,7 @@ from jobpipe.control.interface import (
     RevisionView,
     RunView,
     ScheduleView,
+    SkippedView,
     Submission,
     Submitted,
 )
@@ -49,8 +49,8 @@ from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
 from jobpipe.control.views import Views, revision_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
-from jobpipe.errors import ConfigError, ControlConflict, JobpipeError
-from jobpipe.pipelines.bounds import bounds_of
+from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
+from jobpipe.pipelines.bounds import Bounds, bounds_of
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.installed import Plugins
@@ -174,7 +174,7 @@ class ControlServer(Control):
             clock=self._clock,
             held=lambda: self._holds.look(),
         )
-        return Scheduler(made, lambda fire: open_engine("builtin", fire, plugins=self._plugins))
+        return Scheduler(made, self._plugins)
 
     def _run_ended(self, key: tuple[str, str]) -> None:
         self._scheduler.wake(key)
@@ -345,18 +345,32 @@ class ControlServer(Control):
     def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
         """See :class:`Control`."""
         self._require_no_foreground(pipeline)
-        self._changes.jobs(pipeline, job)
-        loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
-        bounds = bounds_of(loaded, (job,), lower, upper)
+        bounds = self._bounds(pipeline, job, lower, upper)
         if isinstance(bounds.upper, datetime) and bounds.upper.timestamp() > self._clock() + CLOCKS_SECONDS:
             raise ConfigError(
                 f"--upper {upper} has not come yet, and rows of the range may still come; give an earlier one",
                 key="--upper",
             )
-        texts = [shown_time(each) if isinstance(each, datetime) else str(each) for each in (bounds.lower, bounds.upper)]
-        found = self._changes.start_run(pipeline, job, self._clock(), *texts)
+        found = self._changes.start_run(pipeline, job, self._clock(), *_texts(bounds))
         self._look(self._changes.jobs(pipeline, job))
         return self._views.run(found)
+
+    def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        """See :class:`Control`."""
+        first, last = _texts(self._bounds(pipeline, job, lower, upper))
+        found = self._store.run_over(pipeline, job, first, last)
+        if found is None:
+            raise RunNotFound(
+                f"there is no run of job {pipeline}.{job} from {first} to {last}; runs are kept only for a while",
+                pipeline=pipeline,
+                job=job,
+            )
+        return self._views.run(found)
+
+    def _bounds(self, pipeline: str, job: str, lower: str, upper: str) -> Bounds:
+        self._changes.jobs(pipeline, job)
+        loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
+        return bounds_of(loaded, (job,), lower, upper)
 
     def cancel(self, run: str) -> RunView:
         """See :class:`Control`."""
@@ -385,6 +399,12 @@ class ControlServer(Control):
         self._scheduler.pause(pipeline, job, paused=paused)
         return self.schedule(pipeline, job)
 
+    def trigger(self, pipeline: str, job: str) -> ScheduleView:
+        """See :class:`Control`."""
+        self._scheduler.require(pipeline, job)
+        self._scheduler.look((pipeline, job))
+        return self.schedule(pipeline, job)
+
     def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
         """See :class:`Control`."""
         _require_between("limit", limit, 1, 1000)
@@ -396,10 +416,11 @@ class ControlServer(Control):
         self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
     ) -> BackfillView:
         """See :class:`Control`."""
-        if not lower < upper:
-            raise ConfigError("a backfill ends after it begins; give a later --to", key="--to")
-        asked = Interval(lower.astimezone(UTC), upper.astimezone(UTC))
-        return backfill_view(self._scheduler.backfill(pipeline, job, asked, force=force))
+        return backfill_view(self._scheduler.backfill(pipeline, job, _range(lower, upper), force=force))
+
+    def skip_range(self, pipeline: str, job: str, lower: datetime, upper: datetime) -> SkippedView:
+        """See :class:`Control`."""
+        return self._scheduler.skip_range(pipeline, job, _range(lower, upper))
 
     def skip(self, run: str) -> IntervalView:
         """See :class:`Control`."""
@@ -457,6 +478,20 @@ class ControlServer(Control):
 
     def _look(self, jobs: Iterable[JobRow]) -> None:
         self._supervisor.look((job.pipeline, job.name) for job in jobs)
+
+
+def _texts(bounds: Bounds) -> tuple[str, str]:
+    """Return bounds as a run has them."""
+    lower, upper = (
+        shown_time(each) if isinstance(each, datetime) else str(each) for each in (bounds.lower, bounds.upper)
+    )
+    return lower, upper
+
+
+def _range(lower: datetime, upper: datetime) -> Interval:
+    if not lower < upper:
+        raise ConfigError("a range ends after it begins; give a later --to", key="--to")
+    return Interval(lower.astimezone(UTC), upper.astimezone(UTC))
 
 
 def _require_absolute(submission: Submission) -> None:

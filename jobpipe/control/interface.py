@@ -111,6 +111,7 @@ class ScheduleView:
 
     Attributes:
         rule: its crontab or period, with the time zone.
+        engine: the type of what fires it.
         paused: a person wants no more runs for now.
         active: it makes runs: neither it is paused, nor its job stopped.
         accepted: up to this moment, in ISO 8601 and UTC, intervals have been made.
@@ -132,6 +133,24 @@ class ScheduleView:
     failed: int
     last: IntervalView | None = None
     problem: str = ""
+    engine: str = "builtin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedView:
+    """What became of the intervals of a range, in their numbers.
+
+    Attributes:
+        skipped: that waited, or had failed.
+        done: that have succeeded.
+        under_way: whose runs are under way, and go on.
+        ahead: that the schedule has not come to yet, and will run.
+    """
+
+    skipped: int
+    done: int
+    under_way: int
+    ahead: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,6 +449,15 @@ class Control(ABC):
         """
 
     @abstractmethod
+    def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        """Return the newest run of a job over a range, of a schedule or not; bounds as of :meth:`start_run`.
+
+        Raises:
+            RunNotFound: there is none, or it is not kept any more.
+            ConfigError: the job is STREAMING; a bound is wrong.
+        """
+
+    @abstractmethod
     def cancel(self, run: str) -> RunView:
         """Stop one run; at a micro-batch boundary if one comes in half the time limit. Idempotent."""
 
@@ -450,8 +478,24 @@ class Control(ABC):
         """Make no more runs of a schedule, or go on; a run that is under way goes on. Idempotent."""
 
     @abstractmethod
+    def trigger(self, pipeline: str, job: str) -> ScheduleView:
+        """Look now which intervals of a schedule are due, and let their runs begin: what an engine's call does.
+
+        Raises:
+            JobpipeError: where its topic ends cannot be asked now.
+        """
+
+    @abstractmethod
     def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
         """Return intervals of a schedule, the newest first; ``limit`` from 1 to 1,000."""
+
+    @abstractmethod
+    def skip_range(self, pipeline: str, job: str, lower: datetime, upper: datetime) -> SkippedView:
+        """Abandon all whole intervals of a range that wait, or whose runs have failed.
+
+        Raises:
+            ConfigError: the range ends before it begins.
+        """
 
     @abstractmethod
     def backfill(

@@ -6,6 +6,7 @@ The built-in ones are declared as a stranger's are, in pyproject.toml.
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
@@ -19,6 +20,8 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.engine import ScheduleEngine
 from jobpipe.pipelines.plugins import Launcher, Plugin, PluginOptions, Promise, Sink, Source, Transform
 from jobpipe.pipelines.problems import nearest
+
+log = logging.getLogger(__name__)
 
 BUILT_IN = "jobpipe"  # the distribution
 PlugInClass = type[Any]
@@ -149,8 +152,22 @@ class Plugins:
         """
         key = (kind, type_)
         if key not in self._loaded:
-            self._loaded[key] = self._only(kind, type_).load()
+            accepting = self._accepting(type_) if kind is PlugInKind.ENGINE else None
+            self._loaded[key] = self._only(kind, type_).load() if accepting is None else accepting
         return self._loaded[key]
+
+    def _accepting(self, type_: str) -> type[ScheduleEngine] | None:
+        """Return the engine that goes by that name too, if none has it as its type."""
+        others = [] if type_ in self.types(PlugInKind.ENGINE) else self.types(PlugInKind.ENGINE)
+        for name in others:
+            try:
+                found: type[ScheduleEngine] = self.find(PlugInKind.ENGINE, name)
+            except PlugInError as error:
+                log.warning("%s", error)
+                continue
+            if found.accept(type_):
+                return found
+        return None
 
     def _only(self, kind: PlugInKind, type_: str) -> Installed:
         same = self._found.get((kind, type_), [])

@@ -14,6 +14,7 @@ from pydantic import BaseModel, PydanticUserError
 
 from jobpipe.pipelines.installed import BUILT_IN, PlugInKind, Plugins
 from jobpipe.pipelines.spec import (
+    EngineSpec,
     ErrorsSpec,
     JobSpec,
     PipelineFile,
@@ -30,7 +31,9 @@ _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.TRANSFORM: TransformSpec,
     PlugInKind.SINK: SinkSpec,
     PlugInKind.LAUNCHER: StageSpec,
+    PlugInKind.ENGINE: EngineSpec,
 }
+_DEFAULT_TYPES: dict[type[StageSpec], str] = {TransformSpec: "sql", EngineSpec: "builtin"}
 _ONE = "PipelineOfOneJob"
 _Schema = dict[str, Any]
 
@@ -95,7 +98,7 @@ def _stage(kind: PlugInKind, spec: type[StageSpec], plugins: Plugins, definition
             "type": "object",
             "properties": {**common, **own, **others},
             "required": [
-                *(["type"] if spec is not TransformSpec or type_ != "sql" else []),
+                *(["type"] if type_ != _DEFAULT_TYPES.get(spec) else []),
                 *options.get("required", []),
             ],
             "additionalProperties": False,

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path as FilePath
 from typing import Any, TypeGuard, TypeVar
 
@@ -29,6 +30,7 @@ from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Complaint, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.spec import (
     MAX_JOBS,
+    EngineSpec,
     JobSpec,
     Mode,
     PipelineSpec,
@@ -51,6 +53,7 @@ _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.TRANSFORM: TransformSpec,
     PlugInKind.SINK: SinkSpec,
     PlugInKind.LAUNCHER: StageSpec,
+    PlugInKind.ENGINE: EngineSpec,
 }
 
 
@@ -280,6 +283,9 @@ class _Loader:
         sinks = [self._stage(at, PlugInKind.SINK) for at in self._each((*path, "sinks"))]
         if "sink" in self._section(path):
             sinks.append(self._stage((*path, "sink"), PlugInKind.SINK))
+        engine = None
+        if "engine" in self._section((*path, "schedule")):
+            engine = self._stage((*path, "schedule", "engine"), PlugInKind.ENGINE)
         spec, unsure = self._model(JobSpec, path, {})
         right_sources = {view: stage for view, stage in sources.items() if stage is not None}
         right_transforms = tuple(stage for stage in transforms if stage is not None)
@@ -294,6 +300,7 @@ class _Loader:
             sources=right_sources,
             transforms=right_transforms,
             sinks=right_sinks,
+            engine=engine,
             definition=plain(find(self._tree, path)),
             path=path,
         )
@@ -323,7 +330,8 @@ class _Loader:
         if options is None:
             return None
         try:
-            made = plugin(plugin.parse(fill(options), self._folder))
+            parsed = plugin.parse(fill(options), self._folder)
+            made = plugin(parsed, _fires_nothing) if kind is PlugInKind.ENGINE else plugin(parsed)
             complaints = _complaints(made, self._mode(path))
             _touch(made)
         except ValidationError as error:
@@ -402,6 +410,10 @@ class _Loader:
 
     def _add(self, path: Path, what: str, remedy: str) -> None:
         self._report.add(problem_at(self._tree, path, what, remedy))
+
+
+def _fires_nothing(id_: str, at: datetime) -> None:
+    """Be what an engine calls that is only checked."""
 
 
 def _complaints(plugin: Plugin, mode: Mode) -> list[Complaint]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Generic, TypeVar
 
+from jobpipe.pipelines.engine import ScheduleEngine
 from jobpipe.pipelines.parameters import RunValues, fill
 from jobpipe.pipelines.plugins import Launcher, Plugin, Sink, Source, Transform
 from jobpipe.pipelines.problems import Problem
@@ -57,6 +58,7 @@ class Job:
         sources: by their views; of a single one that is None.
         definition: all that the file says of it, parameters put in: a job whose definition changed has changed.
         path: where in the file it is.
+        engine: what fires its schedule; None: as by default.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Job:
     sinks: tuple[Stage[Sink], ...]
     definition: Mapping[str, Any]
     path: Path
+    engine: Stage[ScheduleEngine] | None = None
 
     @property
     def mode(self) -> Mode:

@@ -133,6 +133,12 @@ class ExecutionSpec(Section):
     )
 
 
+class EngineSpec(StageSpec):
+    """What fires the schedule."""
+
+    type: Text = Field(default="builtin", description="The plug-in; `jobpipe plugins list` lists them.")
+
+
 class ScheduleSpec(Section):
     """When bounded runs are made; each reads the interval since the one before."""
 
@@ -163,6 +169,7 @@ class ScheduleSpec(Section):
     mode: Literal["bounded", "available-now"] = Field(
         default="bounded", description="available-now = start the streaming job with that trigger, without bounds."
     )
+    engine: EngineSpec = Field(default_factory=EngineSpec, description="What fires it; the server itself by default.")
 
 
 class ErrorsSpec(Section):

@@ -816,7 +816,11 @@ def test_a_run_over_a_range_is_made_once(world: World) -> None:
     world.work(2).end("FINISHED", 0)
     wait(server, JobState.FINISHED)
     assert (server.start_run(NAME, "report", *bounds).state, len(server.runs(NAME))) == (JobState.FINISHED, 1)
+    assert server.run_over(NAME, "report", *bounds) == server.run(run.id)
+    with pytest.raises(RunNotFound, match="from 1 to 2"):
+        server.run_over(NAME, "report", "1", "2")
     assert server.start_run(NAME, "report", "1", "2").id != run.id
+    assert server.run_over(NAME, "report", "1", "2").lower == "1"
     assert Snapshot.read(world.attempt(3).snapshot).lower == 1
     with pytest.raises(ControlConflict, match="are made by its schedule"):
         server.start_run(NAME, "copy", "1", "2")

@@ -27,6 +27,7 @@ from jobpipe.control.interface import (
     RevisionView,
     RunView,
     ScheduleView,
+    SkippedView,
     Submission,
     Submitted,
     Want,
@@ -243,6 +244,14 @@ class MemoryControl(Control):
         self.run_views[made.id] = replace(made, lower=lower, upper=upper)
         return self.run_views[made.id]
 
+    def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
+        self._called("run_over", pipeline, job, lower, upper)
+        bounds = (pipeline, job, lower, upper)
+        for each in reversed(self.run_views.values()):
+            if (each.pipeline, each.job, each.lower, each.upper) == bounds:
+                return each
+        raise RunNotFound(f"there is no run of job {pipeline}.{job} from {lower} to {upper}")
+
     def cancel(self, run: str) -> RunView:
         self._called("cancel", run)
         self.run_views[run] = replace(self.run(run), state=JobState.CANCELED, ended=2000.0)
@@ -278,6 +287,15 @@ class MemoryControl(Control):
         self._called("backfill", pipeline, job, lower, upper, force)
         self.schedule(pipeline, job)
         return BackfillView(added=2, repeated=1, done=4, under_way=1, ahead=3)
+
+    def trigger(self, pipeline: str, job: str) -> ScheduleView:
+        self._called("trigger", pipeline, job)
+        return self.schedule(pipeline, job)
+
+    def skip_range(self, pipeline: str, job: str, lower: datetime, upper: datetime) -> SkippedView:
+        self._called("skip_range", pipeline, job, lower, upper)
+        self.schedule(pipeline, job)
+        return SkippedView(skipped=2, done=1, under_way=1, ahead=3)
 
     def skip(self, run: str) -> IntervalView:
         self._called("skip", run)

@@ -166,6 +166,13 @@ def test_the_commands_of_a_schedule(served: Served, run: Run) -> None:
     lower, upper = datetime(2026, 10, 31, 23, tzinfo=UTC), datetime(2026, 11, 5, tzinfo=UTC)
     calls = [call for call in control.calls if call[0] == "backfill"]
     assert calls == [("backfill", "flights", "report", lower, upper, force) for force in (False, True)]
+    assert run("schedule", "skip", of, *bounds).stdout == (
+        "2 intervals skipped, 1 succeeded before, 1 under way; cancel the run first, 3 still to come by the schedule\n"
+    )
+    assert json.loads(run("schedule", "skip", of, *bounds, "--json").stdout)["skipped"] == 2
+    assert ("skip_range", "flights", "report", lower, upper) in control.calls
+    assert "last interval [2026" in run("schedule", "trigger", of).stdout
+    assert ("trigger", "flights", "report") in control.calls
     assert "with a zone" in run("schedule", "backfill", of, *bounds[:3], "2026-11-05", code=2).stderr
     run("schedule", "pause", "flights", code=2)
     assert "has no schedule" in run("schedule", "pause", "flights/publish", code=2).stderr

@@ -63,8 +63,8 @@ def test_schedules(served: Served) -> None:
     done = shell(block("docs/server.md", "schedules"), served.folder, JOBPIPE__HOME=str(served.home))
     assert done.returncode == 0, done.stderr
     called = [call[0] for call in control.calls]
-    operated = [name for name in called if name in ("pause", "backfill", "retry", "skip")]
-    assert operated == ["pause", "pause", "backfill", "retry", "skip"]
+    operated = [name for name in called if name in ("pause", "backfill", "skip_range", "retry", "skip")]
+    assert operated == ["pause", "pause", "backfill", "skip_range", "retry", "skip"]
 
 
 @pytest.mark.slow

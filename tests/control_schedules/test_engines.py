@@ -1,26 +1,21 @@
-"""Schedule engines: the built-in one with its real threads, on a clock that runs from a set moment; one of others."""
+"""The built-in schedule engine with its real threads, on a clock that runs from a set moment."""
 
 from __future__ import annotations
 
 import logging
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from jobpipe.control.firing import engines
-from jobpipe.control.firing.engines import BuiltinEngine, open_engine
+from jobpipe.control.firing.engines import BuiltinEngine
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.engine import Fire, Schedule
-from jobpipe.pipelines.installed import BUILT_IN, PlugInError, PlugInKind, Plugins
 from tests.control_schedules.rules import at, spec
 
 DEADLINE = 60.0
@@ -232,99 +227,3 @@ def test_schedules_that_change_often_leave_nothing_behind(start: Start) -> None:
         engine.register(minutes())
     assert len(engine._heap) < 200
     engine.unregister("shop.daily")
-
-
-# -- engines of others
-
-QUARTZ = '''
-from pydantic import Field
-from jobpipe.pipelines.engine import ScheduleEngine
-from jobpipe.pipelines.plugins import PluginOptions
-
-
-class Quartz(ScheduleEngine):
-    """Fires by a Quartz of one's own."""
-
-    type = "quartz"
-
-    class Options(PluginOptions):
-        url: str = Field(description="Where it is.")
-
-    def __init__(self, options, fire):
-        super().__init__(options, fire)
-        self.schedules, self.running = {}, False
-
-    @classmethod
-    def accept(cls, type_):
-        return type_.lower() in ("quartz", "quartz2")
-
-    def register(self, schedule):
-        self.schedules[schedule.id] = schedule.spec
-
-    update = register
-
-    def unregister(self, id_):
-        self.schedules.pop(id_, None)
-
-    def start(self):
-        self.running = True
-
-    def stop(self):
-        self.running = False
-
-
-class Half(ScheduleEngine):
-    """Lacks most."""
-
-    type = "half"
-
-    def start(self):
-        pass
-'''
-
-
-@pytest.fixture
-def quartz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install a distribution with two engines on the path of this process."""
-    about = tmp_path / "acme_quartz-1.0.dist-info"
-    about.mkdir()
-    (tmp_path / "acme_quartz.py").write_text(QUARTZ)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-quartz\nVersion: 1.0\n")
-    entries = """\
-        [jobpipe.engines]
-        quartz = acme_quartz:Quartz
-        half = acme_quartz:Half
-    """
-    (about / "entry_points.txt").write_text(dedent(entries))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "acme_quartz", raising=False)
-
-
-@pytest.mark.usefixtures("quartz")
-def test_an_engine_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Declared as the built-in one is; found by its type, or another name that it accepts."""
-    fired = Fired()
-    for name in ("quartz", "QUARTZ2"):
-        engine: Any = open_engine(name, fired, options={"url": "http://localhost:1"})
-        assert (type(engine).__name__, engine.options.url) == ("Quartz", "http://localhost:1")
-    assert "plug-in half of acme-quartz (acme_quartz:Half) lacks register, stop, unregister, update" in caplog.text
-    engine.register(minutes())
-    engine.start()
-    assert engine.running
-    assert engine.schedules["shop.daily"].every == "minute"
-    engine.fire("shop.daily", at("2026-11-01 09:30"))
-    assert fired.next() == ("shop.daily", at("2026-11-01 09:30"))
-    engine.unregister("shop.daily")
-    engine.stop()
-    with pytest.raises(ValidationError, match="url"):
-        open_engine("quartz", fired)
-    with pytest.raises(PlugInError, match=r"no engine of type 'quarts'; did you mean quartz\?"):
-        open_engine("quarts", fired)
-    with pytest.raises(PlugInError, match="lacks"):
-        open_engine("half", fired)
-
-
-def test_the_built_in_engine_is_declared() -> None:
-    (found,) = (each for each in Plugins().all() if each.kind is PlugInKind.ENGINE)
-    assert (found.type, found.distribution) == ("builtin", BUILT_IN)
-    assert isinstance(open_engine("builtin", Fired()), BuiltinEngine)

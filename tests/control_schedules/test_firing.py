@@ -536,3 +536,68 @@ def test_a_schedule_that_begins_later_holds_nothing(hourly: Hourly, world: World
     looks = world.topics.looks
     eventually(lambda: (hourly.server._holds.look() or world.topics.looks) >= looks)
     assert _held(world) is None
+
+
+def test_another_scheduler_says_when(hourly: Hourly) -> None:
+    """Of an external engine the server fires nothing by itself; a trigger begins what is due, as often as it comes."""
+    hourly.submit(engine={"type": "external"})
+    assert hourly.server.schedule(NAME, "report").engine == "external"
+    hourly.clock.to("12:59")
+    assert hourly.server.trigger(NAME, "report").running == 0
+    hourly.clock.to("14:00")
+    assert hourly.states() == []
+    assert hourly.server.trigger(NAME, "report").running == 1
+    assert hourly.server.trigger(NAME, "report").running == 1
+    assert [hourly.end()[1] for _ in range(2)] == ["12:00-13:00", "13:00-14:00"]
+    hourly.settled("12:00-13:00 SUCCEEDED", "13:00-14:00 SUCCEEDED")
+    hourly.server.submit(hourly.world.submission({"report": job_of()}))
+    with pytest.raises(ConfigError, match="has no schedule"):
+        hourly.server.trigger(NAME, "report")
+
+
+def test_the_engine_of_a_schedule_is_checked_and_changed(hourly: Hourly) -> None:
+    """A wrong one is refused with the file; a right one takes the place of the one before."""
+    with pytest.raises(PipelineError, match=r"schedule\.engine\.type: there is no engine of type 'externals'"):
+        hourly.submit(engine={"type": "externals"})
+    with pytest.raises(PipelineError, match=r"schedule\.engine\.url"):
+        hourly.submit(engine={"type": "external", "url": "http://localhost"})
+    hourly.submit()
+    assert hourly.server.schedule(NAME, "report").engine == "builtin"
+    hourly.submit(engine={"type": "external"})
+    assert hourly.server.schedule(NAME, "report").engine == "external"
+    hourly.server.close()
+    hourly.server = hourly.begin()
+    assert hourly.server.schedule(NAME, "report").engine == "external"
+    hourly.clock.to("13:00")
+    assert hourly.server.trigger(NAME, "report").running == 1
+
+
+def test_a_range_is_skipped(hourly: Hourly) -> None:
+    """What waits or has failed there; not what has succeeded or is under way. A backfill runs it after all."""
+    hourly.submit()
+    hourly.fire("13:00")
+    hourly.end()
+    hourly.settled("12:00-13:00 SUCCEEDED")
+    hourly.fire("14:00")
+    hourly.end("FAILED")
+    hourly.settled("12:00-13:00 SUCCEEDED", "13:00-14:00 FAILED")
+    hourly.fire("15:00")
+    worker, _ = hourly.work()
+    hourly.clock.to("18:00")
+    hourly.server.backfill(NAME, "report", at("2026-11-21 10:00"), at("2026-11-21 12:00"))
+    done = hourly.server.skip_range(NAME, "report", at("2026-11-21 11:00"), at("2026-11-21 16:30"))
+    assert (done.skipped, done.done, done.under_way, done.ahead) == (2, 1, 1, 1)
+    assert hourly.states() == [
+        "10:00-11:00 WAITING",
+        "11:00-12:00 SKIPPED",
+        "12:00-13:00 SUCCEEDED",
+        "13:00-14:00 SKIPPED",
+        "14:00-15:00 RUNNING",
+    ]
+    worker.end("FINISHED", 0)
+    assert [hourly.end()[1] for _ in range(4)] == ["10:00-11:00", "15:00-16:00", "16:00-17:00", "17:00-18:00"]
+    again = hourly.server.backfill(NAME, "report", at("2026-11-21 13:00"), at("2026-11-21 14:00"))
+    assert again.repeated == 1
+    assert hourly.end()[1] == "13:00-14:00"
+    with pytest.raises(ConfigError, match="a range ends after it begins"):
+        hourly.server.skip_range(NAME, "report", at("2026-11-21 12:00"), at("2026-11-21 12:00"))

@@ -18,7 +18,6 @@ from jobpipe.control.store import Store
 from tests.control.test_crash_points import KEY, MOST_STEPS, Killed, Plugins, Script, ScriptServer
 from tests.control.world import job_of
 from tests.control_schedules.rules import at
-from tests.control_schedules.test_stored_schedules import silent
 
 HOURS = ["2026-11-21T12:00:00Z", "2026-11-21T13:00:00Z", "2026-11-21T14:00:00Z"]
 STEPS = 210  # more than a life without a kill has
@@ -76,7 +75,7 @@ class HoursServer(ScriptServer):
                 ends=lambda topic: 0,
                 clock=script.clock,
             ),
-            silent,
+            script.plugins,
         )
 
     def until_rest(self) -> None:

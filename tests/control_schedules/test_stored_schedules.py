@@ -29,7 +29,6 @@ from jobpipe.control.schedules.rule import Interval
 from jobpipe.control.store import Store
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.states import JobState
@@ -42,31 +41,6 @@ ENDED = (IntervalState.SUCCEEDED, IntervalState.SKIPPED, IntervalState.LEFT_OUT)
 
 class Killed(BaseException):
     """The server ends here."""
-
-
-class SilentEngine(ScheduleEngine):
-    """Never fires: the test does."""
-
-    type = "silent"
-
-    def register(self, schedule: Schedule) -> None:
-        """Nothing is to be done."""
-
-    def update(self, schedule: Schedule) -> None:
-        """Nothing is to be done."""
-
-    def unregister(self, id_: str) -> None:
-        """Nothing is to be done."""
-
-    def start(self) -> None:
-        """Nothing is to be done."""
-
-    def stop(self) -> None:
-        """Nothing is to be done."""
-
-
-def silent(fire: Fire) -> ScheduleEngine:
-    return SilentEngine(SilentEngine.parse({}, Path()), fire)
 
 
 @dataclass
@@ -120,7 +94,7 @@ class Life:
             ends=lambda topic: 0,
             clock=lambda: self.now.timestamp(),
         )
-        self.scheduler = Scheduler(tools, silent)
+        self.scheduler = Scheduler(tools, self.plugins)
         unused: Any = None
         self.book = JobBook(
             Tools(

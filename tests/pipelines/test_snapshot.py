@@ -189,3 +189,22 @@ def test_a_wrong_value_is_told(own: Pipeline, tmp_path: Path, key: str, value: A
 def test_none_is_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a snapshot"):
         Snapshot.read(tmp_path / "missing.json")
+
+
+def test_a_driver_needs_no_engine_of_schedules(write: Write) -> None:
+    """The plug-in that fires a schedule is the server's; it may be missing where the job runs."""
+    text = """
+    pipeline: {name: shop}
+    jobs:
+      daily:
+        execution: {runtime-mode: BATCH}
+        source: {type: jobpipe, subscribe: orders}
+        sink: {type: json, path: out}
+        schedule: {every: day, engine: {type: TYPE}}
+    """
+    taken = snapshot(load_pipeline(write(text.replace("TYPE", "external"))))
+    assert taken.tree["jobs"]["daily"]["schedule"]["engine"] == {"type": "external"}
+    elsewhere = taken.model_copy(update={"tree": json.loads(json.dumps(taken.tree).replace("external", "missing"))})
+    schedule = elsewhere.pipeline().jobs["daily"].spec.schedule
+    assert schedule is not None
+    assert schedule.every == "day"

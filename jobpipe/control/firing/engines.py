@@ -1,4 +1,4 @@
-"""Schedule engines: how one is found, and the built-in one."""
+"""The built-in schedule engine: a thread of the control server that waits for the next moment."""
 
 from __future__ import annotations
 
@@ -7,58 +7,19 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from jobpipe.control.schedules.rule import Rule
 from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
-from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT = 10.0  # seconds; within these a clock that was set is noticed
 WORKERS = 4
 STOP_SECONDS = 10.0
 RETRY_SECONDS = 10.0
-
-
-def open_engine(
-    type_: str,
-    fire: Fire,
-    *,
-    options: Mapping[str, Any] | None = None,
-    folder: Path | None = None,
-    plugins: Plugins | None = None,
-) -> ScheduleEngine:
-    """Return the engine of a type, not started: the one of that name, else one that accepts it.
-
-    Args:
-        options: of the engine, as a file has them.
-        folder: where relative paths among them start.
-
-    Raises:
-        PlugInError: there is none, or it cannot be loaded.
-        pydantic.ValidationError: the options are wrong.
-    """
-    found = Plugins() if plugins is None else plugins
-    kind = _engine_class(found, type_)
-    engine: ScheduleEngine = kind(kind.parse(options or {}, folder or Path.cwd()), fire)
-    return engine
-
-
-def _engine_class(plugins: Plugins, type_: str) -> type[ScheduleEngine]:
-    if type_ not in plugins.types(PlugInKind.ENGINE):
-        for name in plugins.types(PlugInKind.ENGINE):
-            try:
-                kind: type[ScheduleEngine] = plugins.find(PlugInKind.ENGINE, name)
-            except PlugInError as error:
-                LOG.warning("%s", error)
-                continue
-            if kind.accept(type_):
-                return kind
-    return plugins.find(PlugInKind.ENGINE, type_)
 
 
 @dataclass

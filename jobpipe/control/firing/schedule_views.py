@@ -56,7 +56,8 @@ class ScheduleViews:
             running=counts[IntervalState.RUNNING],
             failed=counts[IntervalState.FAILED],
             last=None if last is None else self.interval(last),
-            problem=row.problem,
+            problem=row.problem or self._scheduler.engine_problem(row),
+            engine=row.spec.engine.type,
         )
 
     def _next_due(self, row: ScheduleRow) -> datetime | None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Protocol
 
 from jobpipe.control.changes import PipelineChanges
-from jobpipe.control.interface import Want
+from jobpipe.control.firing.engine_pool import EnginePool
+from jobpipe.control.interface import SkippedView, Want
 from jobpipe.control.interval_store import (
     MOST_INTERVALS,
     IntervalRow,
@@ -30,8 +33,10 @@ from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
-from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
+from jobpipe.pipelines.engine import Schedule
+from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.spec import EngineSpec
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +90,13 @@ class Scheduler:
     """The schedules of one server.
 
     Args:
-        engine: makes the engine that fires them, of what it is to call.
+        plugins: where the engines that fire them are found.
     """
 
-    def __init__(self, tools: ScheduleTools, engine: Callable[[Fire], ScheduleEngine]) -> None:
+    def __init__(self, tools: ScheduleTools, plugins: Plugins) -> None:
         self._tools = tools
         self._books = IntervalStore(tools.store)
-        self._engine = engine(self._fire)
+        self._engines = EnginePool(self._fire, plugins)
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}  # by the monotonic clock: when to look at a schedule
         self._closing = False
@@ -101,7 +106,6 @@ class Scheduler:
 
     def start(self) -> None:
         """Begin to fire, and see to all that was due while no server ran."""
-        self._engine.start()
         for row in self._books.schedules():
             self._register((row.pipeline, row.job))
         self._thread.start()
@@ -111,7 +115,7 @@ class Scheduler:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._engine.stop()
+        self._engines.close()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
 
@@ -136,6 +140,10 @@ class Scheduler:
             if spec is None:
                 self._books.remove_schedule(job.pipeline, job.name)
                 continue
+            engine = pipeline.jobs[job.name].engine
+            if engine is not None:
+                named = EngineSpec.model_validate({"type": engine.type, **engine.given})
+                spec = spec.model_copy(update={"engine": named})
             rule, known = Rule.of(spec), self._books.schedule(job.pipeline, job.name)
             if known is not None and (why := schedule_conflict(job.pipeline, job.name, known.spec, spec)) is not None:
                 raise ControlConflict(why, pipeline=job.pipeline, job=job.name)
@@ -148,25 +156,28 @@ class Scheduler:
         """Let the engine fire for the jobs of a file that was stored."""
         for job in jobs:
             if self._books.schedule(job.pipeline, job.name) is None:
-                self._engine.unregister(_id((job.pipeline, job.name)))
+                self._engines.drop(_id((job.pipeline, job.name)))
             else:
                 self._register((job.pipeline, job.name))
 
     def deleted(self, jobs: Iterable[JobRow]) -> None:
         """Fire no longer for jobs that are gone."""
         for job in jobs:
-            self._engine.unregister(_id((job.pipeline, job.name)))
+            self._engines.drop(_id((job.pipeline, job.name)))
 
     def _register(self, key: Key) -> None:
-        row = self._books.schedule(*key)
-        if row is None:
+        store = self._tools.store
+        with store.write():  # all of one moment
+            row, pipeline = self._books.schedule(*key), store.pipeline(key[0])
+            file = None if pipeline is None else store.definition(pipeline.name, pipeline.version)
+        if row is None or file is None:
             return
-        try:
-            self._engine.register(Schedule(_id(key), row.spec))
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
-            log.warning("schedule of job %s.%s: %s", *key, error)
-            self._note_problem(key, str(error))
+        self._engines.put(Schedule(_id(key), row.spec), file.folder)
         self.wake(key)
+
+    def engine_problem(self, row: ScheduleRow) -> str:
+        """Return why the engine of a schedule does not fire for it; "" if nothing is wrong."""
+        return self._engines.problem(_id((row.pipeline, row.job)))
 
     # -- firing --------------------------------------------------------------------------------------------------------
 
@@ -359,6 +370,35 @@ class Scheduler:
         self.wake(key)
         self._tools.held()
         return done
+
+    def skip_range(self, pipeline: str, job: str, asked: Interval) -> SkippedView:
+        """Abandon all intervals within a range that wait, or whose runs have failed.
+
+        Raises:
+            PipelineNotFound: there is no such job.
+            ConfigError: it has no schedule.
+        """
+        with self._tools.store.write():
+            known = self.require(pipeline, job)
+            inside = islice(Rule.of(known.spec).intervals(asked.lower, asked.upper), MOST_INTERVALS)
+            ahead = sum(each.upper > known.accepted for each in inside)
+            found = self._books.overlapping(pipeline, job, asked, MOST_INTERVALS)
+            within = [row for row in found if asked.lower <= row.interval.lower and row.interval.upper <= asked.upper]
+            skipped_ = [row for row in within if row.state in (IntervalState.WAITING, IntervalState.FAILED)]
+            now = self._tools.clock()
+            for row in skipped_:
+                self._books.change(row, skipped(row.interval, row.state), now, row.run)
+            if skipped_:
+                self._tools.store.add_event(pipeline, job, "skip", detail=str(asked))
+        self.wake((pipeline, job))
+        self._tools.held()
+        states = Counter(row.state for row in found)
+        return SkippedView(
+            skipped=len(skipped_),
+            done=states[IntervalState.SUCCEEDED],
+            under_way=states[IntervalState.RUNNING],
+            ahead=ahead,
+        )
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
