@@ -507,9 +507,6 @@ def _require_supported(pipeline: Pipeline) -> None:
     problems = []
     for name, job in pipeline.jobs.items():
         if job.spec.schedule is not None:
-            if job.spec.schedule.max_active_runs > 1:
-                what = "the runs of a job follow each other: it has one lease, and its topics have one publisher"
-                problems.append(Problem(file, None, f"jobs.{name}.schedule.max-active-runs", what, "leave it out"))
             try:
                 Rule.of(job.spec.schedule)
             except ConfigError as error:

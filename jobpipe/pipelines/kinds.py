@@ -349,7 +349,6 @@ PlainText = Annotated[
 ]
 Flag = Annotated[bool, *of_kind(BOOLEAN)]
 Count = Annotated[int, *of_kind(whole(1))]
-Runs = Annotated[int, *of_kind(whole(1, 100))]
 Duration = Annotated[float, *of_kind(duration())]
 Ratio = Annotated[float, *expected("a number from 0 to 1", _ratio, {"type": ["number", "string"]})]
 _JOB_NAMES = "letters, digits, _ - (at most 40, a letter or digit first); no dot"

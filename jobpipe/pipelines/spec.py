@@ -23,7 +23,6 @@ from jobpipe.pipelines.kinds import (
     PlainText,
     Ratio,
     RegularExpression,
-    Runs,
     SecretReference,
     SparkKeys,
     Text,
@@ -163,9 +162,6 @@ class ScheduleSpec(Section):
         "none = only the last one.",
     )
     self_depend: Flag = Field(default=False, description="Wait until the run of the previous interval has succeeded.")
-    max_active_runs: Runs = Field(
-        default=1, description="How many runs, of different intervals, may exist at once. The control server takes 1."
-    )
     mode: Literal["bounded", "available-now"] = Field(
         default="bounded", description="available-now = start the streaming job with that trigger, without bounds."
     )

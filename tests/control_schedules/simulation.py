@@ -90,7 +90,7 @@ class Server:
             self._end_runs()
             decision = self.decide()
             self.store(decision)
-            if not self.intervals(*OPEN) and not decision.begin:
+            if not self.intervals(*OPEN) and decision.begin is None:
                 return
             self.now = max(self.now, min(self._ends.values(), default=self.now))
         raise AssertionError(f"it never comes to rest: {self.intervals(*OPEN)[:5]}")
@@ -114,15 +114,16 @@ class Server:
 
     def store(self, decision: Decision) -> bool:
         """Enter a decision in the books, and start the runs; returns False if the server is killed between."""
-        assert (decision.accepted > self.accepted) == bool(decision.accept or decision.left_out)
-        for each in decision.accept:
-            assert each.lower not in self.booked, "an interval comes twice"
-            self._enter(each, IntervalState.WAITING)
+        assert (decision.accepted > self.accepted) == (decision.accept is not None or bool(decision.left_out))
+        if decision.accept is not None:
+            assert decision.accept.lower not in self.booked, "an interval comes twice"
+            self._enter(decision.accept, IntervalState.WAITING)
         self.left_out += decision.left_out
         self.accepted = decision.accepted
         if self.chance.random() < self.trouble.killed:
             return False
-        for each in decision.begin:
+        each = decision.begin
+        if each is not None:
             assert self.booked[each.lower] == (each, IntervalState.WAITING)
             self._enter(each, IntervalState.RUNNING)
             self.started.append((self.now, each))

@@ -46,7 +46,7 @@ def test_nothing_is_due_before_the_end_and_the_delay() -> None:
     early = decision(of, "01:09:59.999999")
     assert early == Decision(accepted=at("2026-11-01 00:00"), look_again=at("2026-11-01 01:10"))
     due = decision(of, "01:10")
-    assert (due.accept, due.begin, due.accepted) == ((hour(0),), (hour(0),), at("2026-11-01 01:00"))
+    assert (due.accept, due.begin, due.accepted) == (hour(0), hour(0), at("2026-11-01 01:00"))
     assert due.look_again == at("2026-11-01 02:10")
 
 
@@ -63,21 +63,21 @@ def test_the_first_interval_is_a_whole_one_or_begins_at_the_start() -> None:
 
 
 def test_no_interval_begins_at_the_end_or_later() -> None:
-    of = hourly(end="2026-11-01T02:30:00Z", catchup="all", **{"max-active-runs": 9})
-    found = decision(of, "09:00")
-    assert (found.accept, found.look_again) == ((hour(0), hour(1), hour(2)), None)
-    assert decide(of, Books(accepted=found.accepted), at("2026-11-02 00:00")).accept == ()
+    of = hourly(end="2026-11-01T02:30:00Z", catchup="all")
+    found = decide(of, Books(accepted=at("2026-11-01 02:00")), at("2026-11-01 09:00"))
+    assert (found.accept, found.look_again) == (hour(2), None)
+    assert decide(of, Books(accepted=found.accepted), at("2026-11-02 00:00")).accept is None
     of = hourly(end="2026-11-01T02:00:00Z", catchup="latest")
-    assert decision(of, "09:00").accept == (hour(0, 2),)
+    assert decision(of, "09:00").accept == hour(0, 2)
 
 
 def test_a_rule_that_was_changed() -> None:
     """It goes on where the former one came to; what a later start leaves out is listed."""
     books = Books(accepted=at("2026-11-01 14:00"))
     now = at("2026-11-02 01:00")
-    assert decide(rule("day"), books, now).accept == (span("2026-11-01 14:00", "2026-11-02 00:00"),)
-    found = decide(hourly(start="2026-11-01T22:00:00Z", **{"max-active-runs": 2}), books, now)
-    assert (found.left_out, found.accept) == ((hour(14, 22),), (hour(22), hour(23)))
+    assert decide(rule("day"), books, now).accept == span("2026-11-01 14:00", "2026-11-02 00:00")
+    found = decide(hourly(start="2026-11-01T22:00:00Z"), books, now)
+    assert (found.left_out, found.accept) == ((hour(14, 22),), hour(22))
     assert decide(hourly(start="2026-11-09T22:00:00Z"), books, now).left_out == ()
 
 
@@ -85,25 +85,21 @@ def test_a_rule_that_was_changed() -> None:
 
 
 def test_catchup_all_is_a_run_for_each() -> None:
-    found = decision(hourly(**{"max-active-runs": 3}), "07:30")
-    assert found.accept == found.begin == (hour(0), hour(1), hour(2))
-    assert (found.left_out, found.accepted) == ((), at("2026-11-01 03:00"))
-    more = decide(
-        hourly(**{"max-active-runs": 3}),
-        Books(accepted=found.accepted, running=[hour(1), hour(2)]),
-        at("2026-11-01 07:30"),
-    )
-    assert more.accept == (hour(3),)
+    found = decision(hourly(), "07:30")
+    assert found.accept == found.begin == hour(0)
+    assert (found.left_out, found.accepted) == ((), at("2026-11-01 01:00"))
+    following = decide(hourly(), Books(accepted=found.accepted), at("2026-11-01 07:30"))
+    assert following.accept == following.begin == hour(1)
 
 
 def test_catchup_latest_is_one_run_over_all() -> None:
     found = decision(hourly(catchup="latest"), "07:30")
-    assert (found.accept, found.left_out, found.accepted) == ((hour(0, 7),), (), at("2026-11-01 07:00"))
+    assert (found.accept, found.left_out, found.accepted) == (hour(0, 7), (), at("2026-11-01 07:00"))
 
 
 def test_catchup_none_is_the_last_alone() -> None:
     found = decision(hourly(catchup="none"), "07:30")
-    assert (found.accept, found.left_out) == ((hour(6),), (hour(0, 6),))
+    assert (found.accept, found.left_out) == (hour(6), (hour(0, 6),))
     assert list(hourly().parts(found.left_out[0])) == [hour(number) for number in range(6)]
     assert decision(hourly(catchup="none"), "01:30").left_out == ()
 
@@ -112,41 +108,46 @@ def test_offsets_that_were_missed_are_left_out() -> None:
     """What the bus would have said at the bounds is not known, so ``none`` waits for the next interval."""
     of = hourly(catchup="none", boundaryType="OFFSET")
     found = decision(of, "07:30")
-    assert (found.accept, found.left_out, found.accepted) == ((), (hour(0, 7),), at("2026-11-01 07:00"))
-    assert decision(of, "01:30").accept == (hour(0),)
+    assert (found.accept, found.left_out, found.accepted) == (None, (hour(0, 7),), at("2026-11-01 07:00"))
+    assert decision(of, "01:30").accept == hour(0)
     with pytest.raises(ConfigError, match="catchup: latest"):
         hourly(boundaryType="OFFSET", catchup="all")
 
 
 def test_available_now_is_one_run_at_a_time() -> None:
-    of = hourly(mode="available-now", catchup="all", **{"max-active-runs": 9})
-    assert decision(of, "07:30").accept == (hour(0, 7),)
-    assert decision(of, "07:30", running=[hour(-24 + 24)]).accept == ()
+    of = hourly(mode="available-now", catchup="all")
+    assert decision(of, "07:30").accept == hour(0, 7)
+    assert decision(of, "07:30", running=[hour(0)]).accept is None
 
 
 # -- what waits
 
 
-def test_runs_are_bounded() -> None:
-    of = hourly(**{"max-active-runs": 2})
-    assert decision(of, "07:30", running=[hour(30), hour(31)]).begin == ()
-    found = decision(of, "07:30", running=[hour(30)], waiting=[hour(33), hour(32)])
-    assert (found.begin, found.accept) == ((hour(32),), ())
+def test_runs_follow_each_other() -> None:
+    """What waits comes first, the earliest of it; nothing is accepted before that has run."""
+    quiet = (None, None, at("2026-11-01 00:00"))
+    found = decision(hourly(), "07:30", running=[hour(30)])
+    assert (found.begin, found.accept, found.accepted) == quiet
+    found = decision(hourly(), "07:30", running=[hour(30)], waiting=[hour(31)])
+    assert (found.begin, found.accept, found.accepted) == quiet
+    found = decision(hourly(), "07:30", waiting=[hour(33), hour(32)])
+    assert (found.begin, found.accept, found.accepted) == (hour(32), None, at("2026-11-01 00:00"))
 
 
 def test_self_depend_waits_for_success() -> None:
-    of = hourly(**{"self-depend": True, "max-active-runs": 5})
-    assert decision(of, "07:30", running=[hour(30)]).begin == ()
-    assert decision(of, "07:30", failed=[hour(30)]).begin == ()
+    of = hourly(**{"self-depend": True})
+    assert decision(of, "07:30").begin == hour(0)
+    assert decision(of, "07:30", running=[hour(30)]).begin is None
+    assert decision(of, "07:30", failed=[hour(30)]).begin is None
     found = decision(of, "07:30", waiting=[hour(31), hour(30)])
-    assert (found.begin, found.accept) == ((hour(30),), ())
-    assert decision(of, "07:30", waiting=[hour(31)], failed=[hour(30)]).begin == ()
-    assert decision(of, "07:30", waiting=[hour(30)], failed=[hour(31)]).begin == (hour(30),)
+    assert (found.begin, found.accept) == (hour(30), None)
+    assert decision(of, "07:30", waiting=[hour(31)], failed=[hour(30)]).begin is None
+    assert decision(of, "07:30", waiting=[hour(30)], failed=[hour(31)]).begin == hour(30)
 
 
 def test_without_self_depend_a_failed_run_holds_nothing_up() -> None:
-    found = decision(hourly(**{"max-active-runs": 1}), "01:30", failed=[hour(30)])
-    assert found.begin == (hour(0),)
+    assert decision(hourly(), "01:30", failed=[hour(30)]).begin == hour(0)
+    assert decision(hourly(), "01:30", failed=[hour(30)], waiting=[hour(31)]).begin == hour(31)
 
 
 # -- what people do

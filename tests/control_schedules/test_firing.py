@@ -297,12 +297,6 @@ def test_a_rule_without_moments_is_refused(hourly: Hourly) -> None:
         hourly.submit(every=None, crontab="0 0 30 2 *")
 
 
-def test_runs_of_one_job_follow_each_other(hourly: Hourly) -> None:
-    hourly.submit(**{"max-active-runs": 1})
-    with pytest.raises(PipelineError, match="the runs of a job follow each other"):
-        hourly.submit(**{"max-active-runs": 2})
-
-
 def test_a_stream_that_takes_what_is_available(hourly: Hourly, world: World) -> None:
     world.topics.served.add("orders")
     job = job_of(source={"type": "jobpipe", "subscribe": "orders"}, schedule={"every": "hour", "mode": "available-now"})

@@ -57,7 +57,7 @@ def check(server: Server) -> None:
     done = {lower: state for lower, (_, state) in server.booked.items()}
     assert set(done.values()) <= {IntervalState.SUCCEEDED, IntervalState.SKIPPED}
     assert server.successes == {lower: 1 for lower, state in done.items() if state is IntervalState.SUCCEEDED}
-    assert server.most_running <= server.rule.most
+    assert server.most_running <= 1
     assert all(now >= each.upper + server.rule.delay for now, each in server.started), "a run before it was due"
     if server.rule.catchup != "none":
         assert server.left_out == []
@@ -81,7 +81,6 @@ RULES: dict[str, Any] = {
     "zone": st.sampled_from(ZONES),
     "delay": st.sampled_from((0, 600, 90_000)),
     "self_depend": st.booleans(),
-    "most": st.sampled_from((1, 3)),
     "start": st.sampled_from((None, "2026-03-01T00:00:00Z", "2026-02-28T22:10:00+05:30")),
     "end": st.sampled_from((None, "2026-11-30T00:00:00Z")),
     "seed": st.integers(0, 2**32),
@@ -99,13 +98,12 @@ def test_a_year(
     zone: str,
     delay: int,
     self_depend: bool,
-    most: int,
     start: str | None,
     end: str | None,
     seed: int,
     data: st.DataObject,
 ) -> None:
-    more = {"timezone": zone, "delay": delay, "self-depend": self_depend, "max-active-runs": most}
+    more = {"timezone": zone, "delay": delay, "self-depend": self_depend}
     of = rule(given_, catchup=catchup, start=start, end=end, **more)
     server = run(YEAR, 366, of, data.draw(troubles(YEAR, 366)), seed)
     event(f"left out: {bool(server.left_out)}")
@@ -121,7 +119,6 @@ def test_days_around_a_change_of_the_clock(
     zone: str,
     delay: int,
     self_depend: bool,
-    most: int,
     start: str | None,
     end: str | None,
     seed: int,
@@ -129,7 +126,7 @@ def test_days_around_a_change_of_the_clock(
 ) -> None:
     changes = clock_changes(zone, YEAR, YEAR + timedelta(days=366)) or [YEAR + timedelta(days=200)]
     begin = data.draw(st.sampled_from(changes)) - timedelta(hours=31, minutes=7)
-    more = {"timezone": zone, "delay": delay, "self-depend": self_depend, "max-active-runs": most}
+    more = {"timezone": zone, "delay": delay, "self-depend": self_depend}
     of = rule(given_, catchup=catchup, **more)
     run(begin, 3, of, data.draw(troubles(begin, 7)), seed)
 

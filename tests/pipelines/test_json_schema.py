@@ -80,7 +80,7 @@ jobs:
     source: {type: jobpipe, subscribe: t}
     sink: {type: json, path: x, mode: "${var.m}"}
     errors: {tolerance: all, max-ratio: "${var.r}", deadletterqueue: {topic: {name: d}}}
-    schedule: {every: "${var.e}", self-depend: "${var.b}", max-active-runs: "${var.n}"}
+    schedule: {every: "${var.e}", self-depend: "${var.b}"}
   b:
     source: {type: jobpipe, assign: {t: [1]}, read: {timeout: 5s}, maxOffsetsPerTrigger: 5}
     transform:

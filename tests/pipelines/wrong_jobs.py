@@ -372,9 +372,14 @@ JOBS: tuple[Wrong, ...] = (
         (7, "schedule.selfDepend", "no such key", "did you mean self-depend?"),
     ),
     job(
-        "too many runs at once",
-        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, max-active-runs: 101}}",
-        (7, "schedule.max-active-runs", "does not fit", "from 1 to 100"),
+        "an engine of schedules that is not there",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, engine: {{type: quartz}}}}",
+        (7, "schedule.engine.type", "there is no engine of type 'quartz'", "builtin, external"),
+    ),
+    job(
+        "an engine of schedules without its section",
+        f"{BATCH}\n{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day, engine: external}}",
+        (7, "schedule.engine", "'external' does not fit", "a section"),
     ),
     job(
         "a crontab of six fields",

@@ -205,7 +205,6 @@ class Scheduler:
             return
         except JobpipeError as error:
             log.warning("schedule of job %s.%s: %s", *key, error)
-            self._note_problem(key, error.message)
         except Exception:
             log.exception("schedule of job %s.%s", *key)
         with self._changed:
@@ -219,8 +218,14 @@ class Scheduler:
             JobpipeError: the bus does not answer; the store cannot be written.
         """
         asked: _Ends | None = None
-        while isinstance(done := self._decided(key, asked), _Asks):
-            asked = _Ends(done.accepted, done.topic, self._tools.ends(done.topic))
+        accepted: datetime | None = None
+        try:
+            while isinstance(done := self._decided(key, asked), _Asks):
+                accepted = done.accepted
+                asked = _Ends(accepted, done.topic, self._tools.ends(done.topic))
+        except JobpipeError as error:
+            self._note_problem(key, error.message, accepted)
+            raise
         if done:
             self._tools.look([key])
             self._tools.held()
@@ -235,7 +240,8 @@ class Scheduler:
                 return False
             rule, known, stamp = Rule.of(row.spec), books.books(row), self._tools.clock()
             now = datetime.fromtimestamp(stamp, UTC)
-            decision = decide(replace(rule, most=1 + len(known.running)), known, now)
+            # What RUNNING stands for has ended, though nothing said so: it hinders only what depends on it.
+            decision = decide(rule, known if rule.self_depend else replace(known, running=()), now)
             moves = decision.accepted != row.accepted
             first, last, after = None, None, row
             if moves and rule.offsets:
@@ -244,27 +250,25 @@ class Scheduler:
                     return _Asks(row.accepted, topic)
                 first, last = _offsets(row, asked)
                 after = replace(row, topic=topic, ends=last)
-            if not moves and not decision.begin and not row.problem:
+            if not moves and decision.begin is None and not row.problem:
                 return False
-            accepted = [
-                IntervalRow(
+            if decision.accept is not None:
+                accepted = IntervalRow(
                     pipeline=key[0],
                     job=key[1],
-                    interval=each,
+                    interval=decision.accept,
                     state=IntervalState.WAITING,
                     since=stamp,
                     first=first,
                     last=last,
                 )
-                for each in decision.accept
-            ]
-            books.add(accepted)
+                books.add([accepted])
             books.leave_out(*key, decision.left_out, stamp)
             books.put_schedule(books.prune(replace(after, accepted=decision.accepted, problem="")))
             for each in decision.left_out:
                 store.add_event(*key, "left out", detail=f"no run reads {each}")
-            for each in decision.begin[:1]:
-                self._begin(job, rule, each, stamp)
+            if decision.begin is not None:
+                self._begin(job, rule, decision.begin, stamp)
         return True
 
     def _begin(self, job: JobRow, rule: Rule, interval: Interval, now: float) -> None:
@@ -432,11 +436,14 @@ class Scheduler:
         following = rule.following(lower)
         return None if following is None else following.upper + rule.delay
 
-    def _note_problem(self, key: Key, problem: str) -> None:
+    def _note_problem(self, key: Key, problem: str, accepted: datetime | None) -> None:
+        """Note why nothing can be decided, unless something was, meanwhile, after the schedule had come to a moment."""
         try:
             with self._tools.store.write():
                 row = self._books.schedule(*key)
-                if row is not None and row.problem != problem[:1000]:
+                if row is None or accepted not in (None, row.accepted):
+                    return
+                if row.problem != problem[:1000]:
                     self._books.put_schedule(replace(row, problem=problem))
                     self._tools.store.add_event(*key, "schedule", detail=problem)
         except JobpipeError as error:

@@ -73,38 +73,41 @@ class Decision:
     """What to do now. Nothing is to be stored if ``accepted`` is that of the books.
 
     Attributes:
-        accept: intervals to enter in the books, in order.
+        accept: an interval to enter in the books.
         left_out: ranges that no run will read, in order; :meth:`Rule.parts` lists their intervals.
         accepted: the new last accepted upper bound.
-        begin: intervals whose runs begin now, the earliest first: those that waited, and all of ``accept``.
+        begin: the interval whose run begins now: one that waited, or ``accept``.
         look_again: when to decide again, if the books do not change before; None: there is nothing more to come.
     """
 
-    accept: tuple[Interval, ...] = ()
+    accept: Interval | None = None
     left_out: tuple[Interval, ...] = ()
     accepted: datetime
-    begin: tuple[Interval, ...] = ()
+    begin: Interval | None = None
     look_again: datetime | None = None
 
 
 def decide(rule: Rule, books: Books, now: datetime) -> Decision:
-    """Return what to do now.
+    """Return what to do now. Runs follow each other: at most one begins, and none while another one is under way.
 
     To be called again at ``look_again``, and whenever the books change otherwise: when a run has ended, after a skip, a
     repetition, a backfill or a change of the rule.
     """
-    free = max(0, rule.most - len(books.running))
-    waiting = sorted(books.waiting)
-    if rule.self_depend:
-        opened = min((*waiting, *books.running, *books.failed), default=None)
-        begin = waiting[:1] if free and waiting and waiting[0] == opened else []
-        free = free if opened is None else 0
-    else:
-        begin = waiting[:free]
-        free -= len(begin)
+    waiting = min(books.waiting, default=None)
+    failed = min(books.failed, default=None) if rule.self_depend else None
     lower = books.accepted if rule.start is None else max(books.accepted, rule.start)
-    accept, left = _due(rule, lower, now, free) if free else ((), None)
-    accepted = accept[-1].upper if accept else left.upper if left is not None else books.accepted
+    begin: Interval | None = None
+    accept: Interval | None = None
+    left: Interval | None = None
+    if books.running:
+        pass
+    elif waiting is not None:
+        begin = waiting if failed is None or waiting <= failed else None
+    elif failed is None:
+        accept, left = _due(rule, lower, now)
+        begin = accept
+    last = accept or left
+    accepted = books.accepted if last is None else last.upper
     left_out = [left] if left is not None else []
     if accepted > books.accepted < lower:  # the rule was changed to begin later
         left_out.insert(0, Interval(books.accepted, lower))
@@ -112,30 +115,27 @@ def decide(rule: Rule, books: Books, now: datetime) -> Decision:
         accept=accept,
         left_out=tuple(left_out),
         accepted=accepted,
-        begin=(*begin, *accept),
+        begin=begin,
         look_again=rule.next_due(max(lower, accepted), now),
     )
 
 
-def _due(rule: Rule, lower: datetime, now: datetime, free: int) -> tuple[tuple[Interval, ...], Interval | None]:
-    """Return the intervals to accept of those that are due, and what is left out before, or instead of, them."""
+def _due(rule: Rule, lower: datetime, now: datetime) -> tuple[Interval | None, Interval | None]:
+    """Return the interval to accept of those that are due, and what is left out before, or instead of, it."""
     last = rule.last_due(lower, now)
     if last is None:
-        return (), None
+        return None, None
     if rule.catchup == "latest":
-        return (Interval(lower, last),), None
+        return Interval(lower, last), None
     if rule.catchup == "none":
         newest = rule.before(last, lower)
         if newest.lower == lower:
-            return (newest,), None
+            return newest, None
         # What the bus would have said at the bounds that were missed cannot be known, so with offsets the last one is
         # left out too: the next interval begins with what the bus says now.
-        return ((), Interval(lower, last)) if rule.offsets else ((newest,), Interval(lower, newest.lower))
-    accept: list[Interval] = []
-    while len(accept) < free and (each := rule.following(lower)) is not None and each.upper <= last:
-        accept.append(each)
-        lower = each.upper
-    return tuple(accept), None
+        return (None, Interval(lower, last)) if rule.offsets else (newest, Interval(lower, newest.lower))
+    following = rule.following(lower)
+    return (following if following is not None and following.upper <= last else None), None
 
 
 def skipped(interval: Interval, state: IntervalState) -> IntervalState:

@@ -53,7 +53,6 @@ class Rule:
         self_depend: whether a run waits until all earlier intervals have succeeded, or were skipped.
         offsets: whether the bounds of runs are what the bus says at the firing, and not the times.
         bounded: False: a run of the streaming job takes all that is there; its interval is only the reason for it.
-        most: how many runs may be there at once.
     """
 
     times: Times
@@ -65,7 +64,6 @@ class Rule:
     self_depend: bool = False
     offsets: bool = False
     bounded: bool = True
-    most: int = 1
 
     @classmethod
     def of(cls, spec: ScheduleSpec) -> Rule:
@@ -106,7 +104,6 @@ class Rule:
             self_depend=spec.self_depend,
             offsets=offsets,
             bounded=bounded,
-            most=spec.max_active_runs if bounded else 1,
         )
 
     def first(self, created: datetime) -> datetime:
