@@ -167,12 +167,12 @@ SAMPLES: dict[str, tuple[Sections, Sections]] = {
     "jobs.JOB.schedule.boundaryType": schedule({"catchup": "latest"}, boundaryType="OFFSET"),
     "jobs.JOB.schedule.catchup": schedule({}, catchup="none"),
     "jobs.JOB.schedule.self-depend": schedule({}, self_depend=True),
-    "jobs.JOB.schedule.max-active-runs": schedule({}, max_active_runs=2),
     "jobs.JOB.schedule.mode": of_job(
         {**BATCH, "schedule": {"every": "1 day"}},
         schedule={"every": "1 day", "mode": "available-now"},
         execution={"runtime-mode": "STREAMING"},
     ),
+    "jobs.JOB.schedule.engine.type": schedule({}, engine={"type": "external"}),
     "jobs.JOB.errors.tolerance": errors(tolerance="none", retention=None, **{"dead-letters": None, "max-ratio": None}),
     "jobs.JOB.errors.dead-letters": errors(**{"dead-letters": "bad"}),
     "jobs.JOB.errors.retention": errors(retention="2d"),
