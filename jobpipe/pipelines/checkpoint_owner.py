@@ -24,8 +24,9 @@ from jobpipe.pipelines.secret_keys import is_secret
 from jobpipe.pipelines.spec import Mode, RouteSpec
 
 NAME = "owner.json"
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 16 << 20
+_COMPARED = 2  # the first version of the note that says sources, state and sinks
 _SHOWN = 200  # characters of a part, in an error
 _TUNING = frozenset(
     {
@@ -81,6 +82,7 @@ class Owner(BaseModel):
 
     Attributes:
         namespace: of the registry.
+        names: of the sources, by which Spark knows them, also of those that the job had before; (): by their order.
         state: the stages that keep state, and are known to.
     """
 
@@ -91,11 +93,12 @@ class Owner(BaseModel):
     pipeline: str
     job: str
     sources: tuple[Part, ...] = ()
+    names: tuple[str, ...] = ()
     state: tuple[Part, ...] = ()
     sinks: tuple[Part, ...] = ()
 
-    def require_fit(self, note: str, storage: str, *, begun: bool) -> None:
-        """Check that this job may go on from a checkpoint.
+    def going_on(self, note: str, storage: str, *, begun: bool) -> Owner:
+        """Return what the checkpoint belongs to from now on, if this job may go on from it.
 
         Args:
             note: what :meth:`text` gave of what the checkpoint belongs to.
@@ -113,10 +116,12 @@ class Owner(BaseModel):
                 f"another name, delete {storage}/{NAME}",
                 file=f"{storage}/{NAME}",
             )
-        if not begun or not self.sources or other.version < VERSION:
-            return
+        if not begun or not self.sources or other.version < _COMPARED:
+            return self
+        named = bool(self.names and other.names)
+        merged = self._with_former(other, storage) if named else self
         for what, before, now in (
-            ("sources", other.sources, self.sources),
+            ("sources", () if named else other.sources, () if named else self.sources),
             ("stages that keep state", other.state, self.state),
             ("sinks", other.sinks, self.sinks),
         ):
@@ -128,6 +133,43 @@ class Owner(BaseModel):
                     f"on from it all the same, delete {storage}/{NAME}",
                     file=f"{storage}/{NAME}",
                 )
+        return merged
+
+    def _with_former(self, before: Owner, storage: str) -> Owner:
+        """Return it with the sources that the job had before: Spark remembers how far each was read, for ever.
+
+        Raises:
+            CheckpointMismatch: one of the same name is another one now.
+        """
+        former = dict(zip(before.names, before.sources, strict=True))
+        for name, part in zip(self.names, self.sources, strict=True):
+            if name in former and not part.is_same(former.pop(name)):
+                was = before.sources[before.names.index(name)]
+                raise CheckpointMismatch(
+                    f"the checkpoint in {storage} does not fit job {self.job}: its source {name} is now {part}, and "
+                    f"was {was}. Give the new one another name, under which it is read from its start; or "
+                    f"{_lowered(remedy(self.job, storage))}",
+                    file=f"{storage}/{NAME}",
+                )
+        return self.model_copy(update={"names": (*self.names, *former), "sources": (*self.sources, *former.values())})
+
+    def by_order(self) -> Owner:
+        """Return it for a checkpoint that knows sources by their order."""
+        return self.model_copy(update={"names": ()})
+
+    def require_names(self, storage: str) -> None:
+        """Check that the job's sources have names, as a checkpoint needs that knows sources by them.
+
+        Raises:
+            CheckpointMismatch: they have none.
+        """
+        if self.sources and not self.names:
+            raise CheckpointMismatch(
+                f"the checkpoint in {storage} does not fit job {self.job}: it knows the sources by their names, and "
+                "now they have none: a single source has no name, nor has one of a Python function. Undo that change. "
+                f"{remedy(self.job, storage)}",
+                file=f"{storage}/{NAME}",
+            )
 
     @property
     def title(self) -> str:
@@ -167,6 +209,10 @@ def _read(note: str, storage: str) -> Owner:
         ) from error
 
 
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 def remedy(job: str, storage: str) -> str:
     """Return what to do where a checkpoint does not fit a job."""
     if local_folder(storage) is None:
@@ -184,9 +230,16 @@ def owner_of(namespace: str, pipeline: str, job: Job) -> Owner:
         pipeline=pipeline,
         job=job.name,
         sources=tuple(part_of(stage) for stage in job.sources.values()),
+        names=_names_of(job),
         state=tuple(_state(stage) for stage in job.transforms if stage.plugin.stateful),
         sinks=tuple(part_of(stage) for stage in job.sinks) + routes,
     )
+
+
+def _names_of(job: Job) -> tuple[str, ...]:
+    """Return the names of a job's sources; () unless all have one, as Spark wants it."""
+    names = tuple(view for view, stage in job.sources.items() if view is not None and stage.plugin.has_name)
+    return names if len(names) == len(job.sources) else ()
 
 
 def _topic_of(route: RouteSpec) -> str:

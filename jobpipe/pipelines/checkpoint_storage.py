@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_LINE = 16  # of a file of offsets: its version
+
+
 class StorageFile(ABC):
     """One file. Each call raises OSError or Py4JError if the file system refuses, SpoolError if it is not durable."""
 
@@ -70,6 +73,18 @@ class Storage(ABC):
         """Whether a query has begun: Spark notes the files of a first micro-batch before its offsets."""
         return bool(self.names("offsets") or self.names("sources"))
 
+    @property
+    def has_named_sources(self) -> bool | None:
+        """Whether Spark knows the sources of the query that has begun by their names; None: none has begun.
+
+        The log of offsets has another version then. Before its first entry only sources of files leave something.
+        """
+        numbers = [int(name) for name in self.names("offsets") if name.isdigit()]
+        if numbers:
+            return self.file(f"offsets/{max(numbers)}").read(_LINE).startswith("v2\n")
+        named = [not name.isdigit() for name in self.names("sources")]
+        return any(named) if named else None
+
 
 def storage_of(storage: str, spark: SparkSession | None) -> Storage:
     """Return a folder, given as path or URI; one that is not on this host needs a session."""
@@ -81,27 +96,47 @@ def storage_of(storage: str, spark: SparkSession | None) -> Storage:
     return _HadoopStorage(spark, storage)
 
 
-def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> None:
+def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> Owner:
     """Make sure that a checkpoint belongs to a job, and note that it does. One without a note is taken for the job's.
+
+    Returns:
+        What is noted: with names if the query is to know its sources by these.
 
     Raises:
         CheckpointMismatch: it belongs to another job, or was begun with other sources, state or sinks.
     """
+    claimed = _as_begun(owner, storage_of(storage, spark), storage)
 
-    def fit(before: str, begun: bool) -> bool:
-        owner.require_fit(before, storage, begun=begun)
-        return bool(owner.sources)  # a run of a BATCH job leaves what a stream noted
+    def fit(before: str, begun: bool) -> str | None:
+        nonlocal claimed
+        claimed = claimed.going_on(before, storage, begun=begun)
+        return claimed.text() if owner.sources else None  # a run of a BATCH job leaves what a stream noted
 
-    keep_note(storage, NAME, owner.text(), fit, spark)
+    keep_note(storage, NAME, claimed.text(), fit, spark)
+    return claimed
+
+
+def _as_begun(owner: Owner, folder: Storage, storage: str) -> Owner:
+    """Return what a checkpoint belongs to, with names of sources only if it was begun with these, or has not begun.
+
+    Raises:
+        CheckpointMismatch: it was begun with names, and the job's sources have none.
+    """
+    if folder.has_named_sources is False:
+        return owner.by_order()
+    if folder.has_named_sources:
+        owner.require_names(storage)
+    return owner
 
 
 def keep_note(
-    storage: str, name: str, text: str, fit: Callable[[str, bool], bool], spark: SparkSession | None = None
+    storage: str, name: str, text: str, fit: Callable[[str, bool], str | None], spark: SparkSession | None = None
 ) -> None:
     """Write a note next to a checkpoint, unless the one that is there says that it is not this query's.
 
     Args:
-        fit: gets what is noted, and whether a query has begun. Raises if it does not fit; tells whether to replace it.
+        fit: gets what is noted, and whether a query has begun. Raises if it does not fit; returns what is to be noted
+            in its place, None to leave it.
 
     Raises:
         CheckpointMismatch: the note cannot be read; or what ``fit`` raises.
@@ -111,9 +146,9 @@ def keep_note(
     if note.create(text):
         return
     before = _noted(note, f"{storage}/{name}")
-    replaces = fit(before, folder.begun) if before.strip() else True
-    if before != text and replaces:
-        note.write(text)
+    after = fit(before, folder.begun) if before.strip() else text
+    if after is not None and after != before:
+        note.write(after)
 
 
 def look(storage: str, pipeline: str, job: Job) -> None:
@@ -130,8 +165,8 @@ def look(storage: str, pipeline: str, job: Job) -> None:
     if NAME in folder.names("."):
         before = _noted(folder.file(NAME), f"{storage}/{NAME}")
         if before.strip():
-            owner = owner_of(namespace_of(before, storage), pipeline, job)
-            owner.require_fit(before, storage, begun=folder.begun)
+            owner = _as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
+            owner.going_on(before, storage, begun=folder.begun)
 
 
 def has_begun(storage: str) -> bool:

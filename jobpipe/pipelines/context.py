@@ -13,7 +13,8 @@ from jobpipe.pipelines.spec import Mode, OutputMode, TriggerSpec
 from jobpipe.pipelines.tree import Scalar
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")  # at the start of a regular expression, for all of it
 INPUT = "input"  # the view of the rows that a transform is given
@@ -21,6 +22,15 @@ INPUT = "input"  # the view of the rows that a transform is given
 
 def _allowed() -> None:
     """Allow all."""
+
+
+def name_of_source(view: str) -> str:
+    """Return the name by which Spark knows a source: it takes letters, digits and ``_``, and numbers the nameless ones.
+
+    >>> name_of_source("a-b_c")
+    'view_a_db__c'
+    """
+    return f"view_{view.replace('_', '__').replace('-', '_d')}"
 
 
 def with_prefix(pattern: str, prefix: str) -> str:
@@ -48,6 +58,7 @@ class JobContext:
         run: of a BATCH job or a scheduled one its bounds; of every job its id.
         view: the name of the source, where a job has several; the runner sets it for each.
         views: the rows of all sources by their names, where a job has several.
+        names_sources: Spark knows the sources by their views, not by their order.
         output_mode, trigger: of the query.
         attempt: its number.
         check: raises, or ends this process, if another attempt has taken this one's place: it must not write any more.
@@ -65,6 +76,7 @@ class JobContext:
     topic_prefix: str = ""
     view: str | None = None
     views: Mapping[str, DataFrame] = field(default_factory=dict)
+    names_sources: bool = False
     output_mode: OutputMode | None = None
     trigger: TriggerSpec | None = None
     subscribers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -80,6 +92,11 @@ class JobContext:
     def subscription(self) -> str:
         """The name of this source's subscription."""
         return self.name if self.view is None else f"{self.name}.{self.view}"
+
+    def read_stream(self, spark: SparkSession) -> DataStreamReader:
+        """Return what reads a stream of this source, under its name if the query knows its sources by these."""
+        reader = spark.readStream
+        return reader if self.view is None or not self.names_sources else reader.name(name_of_source(self.view))
 
     def topic(self, name: str) -> str:
         """Return the full name of a topic."""

@@ -185,9 +185,12 @@ class Source(Plugin):
     Attributes:
         takes_bounds: whether a scheduled run's bounds reach it by themselves; else its options must name them.
         own_bounds: the options that would take their place.
+        has_name: its streams are read by ``job.read_stream``, which names them: then a job may gain and lose it without
+            a new checkpoint.
     """
 
     takes_bounds: ClassVar[bool] = False
+    has_name: ClassVar[bool] = False
     own_bounds: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod

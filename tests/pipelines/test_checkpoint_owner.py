@@ -165,12 +165,12 @@ SAME_SINKS = {
 def test_sinks(tmp_path: Path, case: str) -> None:
     one, other = SINKS.get(case) or SAME_SINKS[case]
     before, now = owner(tmp_path, sink=one), owner(tmp_path, sink=other)
-    before.require_fit(before.text(), "/s", begun=True)
+    before.going_on(before.text(), "/s", begun=True)
     if case in SAME_SINKS:
-        now.require_fit(before.text(), "/s", begun=True)
+        now.going_on(before.text(), "/s", begun=True)
         return
     with pytest.raises(CheckpointMismatch, match="among its sinks"):
-        now.require_fit(before.text(), "/s", begun=True)
+        now.going_on(before.text(), "/s", begun=True)
 
 
 def test_routes_are_sinks(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_routes_are_sinks(tmp_path: Path) -> None:
         route = [{"source-table": "orders", "sink-table": target}]
         return owner(tmp_path, TOPIC, TO_TOPIC, route=route)
 
-    routed("o1").require_fit(routed("o1").text(), "/s", begun=True)
+    routed("o1").going_on(routed("o1").text(), "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="among its sinks is now route topic o2, and was route topic o1"):
-        routed("o2").require_fit(routed("o1").text(), "/s", begun=True)
+        routed("o2").going_on(routed("o1").text(), "/s", begun=True)
 
 
 def test_the_symbol_of_a_route_is_of_its_topics(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_the_symbol_of_a_route_is_of_its_topics(tmp_path: Path) -> None:
         route = [{"source-table": "orders", "sink-table": target, "replace-symbol": symbol}]
         return owner(tmp_path, TOPIC, TO_TOPIC, route=route)
 
-    routed("to-Y", "Y").require_fit(routed("to-<>", "<>").text(), "/s", begun=True)
+    routed("to-Y", "Y").going_on(routed("to-<>", "<>").text(), "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="is now route topic to-X<>, and was route topic to-<>Y"):
-        routed("to-XY", "Y").require_fit(routed("to-XY", "X").text(), "/s", begun=True)
+        routed("to-XY", "Y").going_on(routed("to-XY", "X").text(), "/s", begun=True)
 
 
 def test_a_relative_path_is_one_of_the_files_folder(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_relative_path_is_one_of_the_files_folder(tmp_path: Path) -> None:
         made.append(owner(tmp_path / name))
     assert str(tmp_path / "one" / "in") in made[0].text()
     with pytest.raises(CheckpointMismatch, match="among its sources"):
-        made[1].require_fit(made[0].text(), "/s", begun=True)
+        made[1].going_on(made[0].text(), "/s", begun=True)
 
 
 def test_stages_that_keep_state(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_stages_that_keep_state(tmp_path: Path) -> None:
         return owner(tmp_path, transform=[{"type": "deduplicate", **transform}])
 
     one = with_transform(keys="id")
-    with_transform(keys=["id"], **{"within-watermark": False}).require_fit(one.text(), "/s", begun=True)
+    with_transform(keys=["id"], **{"within-watermark": False}).going_on(one.text(), "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="among its stages that keep state"):
-        with_transform(keys="name").require_fit(one.text(), "/s", begun=True)
+        with_transform(keys="name").going_on(one.text(), "/s", begun=True)
 
 
 def test_values_that_may_be_secrets_are_not_noted(tmp_path: Path) -> None:
@@ -411,3 +411,80 @@ def test_which_order_is_another(case: str) -> None:
     told = QueryShape(spark="4", sources=now, state=()).difference(then)
     assert told.startswith("Spark knows its sources by their order") is differs
     assert bool(told) is differs
+
+
+# -- sources with names
+
+SALES: dict[str, Any] = {"type": "jobpipe", "subscribe": "orders"}
+INVOICES: dict[str, Any] = {"type": "jobpipe", "subscribe": "bills"}
+UNION = [{"query": "SELECT * FROM orders"}]
+
+
+def with_views(folder: Path, **sources: dict[str, Any]) -> Owner:
+    """Return that of the job ``copy`` with several sources."""
+    job = {"sources": sources, "transform": UNION, "sink": SINK}
+    file = folder / "p.yaml"
+    file.write_text(yaml.safe_dump({"pipeline": {"name": "p"}, "jobs": {"copy": job}}, sort_keys=False))
+    file.chmod(0o600)
+    return owner_of("/topics", "p", load_pipeline(file).jobs["copy"])
+
+
+def begin_named(folder: Path) -> str:
+    storage = begin(folder)
+    (folder / "state" / "copy" / "offsets" / "0").write_text("v2\n{}")
+    return storage
+
+
+def test_sources_with_names_come_and_go(tmp_path: Path) -> None:
+    """Also in another order; of one that went Spark knows how far it was read, so its name stays its own."""
+    storage = begin_named(tmp_path)
+    assert claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES)).names == ("orders", "bills")
+    claim(storage, with_views(tmp_path, bills=INVOICES, orders=SALES))
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))
+    assert set(claim(storage, with_views(tmp_path, orders=SALES)).names) == {"orders", "bills", "files"}
+    with pytest.raises(CheckpointMismatch) as caught:
+        claim(storage, with_views(tmp_path, orders=SALES, files=SALES))
+    for said in ("its source files is now jobpipe subscribe orders, and was csv path", "another name", "--new-check"):
+        assert said in str(caught.value)
+    claim(storage, with_views(tmp_path, orders=SALES, files=CSV))
+    changed = with_views(tmp_path, orders=SALES).model_copy(update={"sinks": ()})
+    with pytest.raises(CheckpointMismatch, match="among its sinks"):
+        claim(storage, changed)
+
+
+def test_a_checkpoint_without_names_goes_on_by_the_order(tmp_path: Path) -> None:
+    storage = begin(tmp_path)
+    assert claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES)).names == ()
+    assert claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES)).names == ()
+    with pytest.raises(CheckpointMismatch, match="among its sources is now csv path"):
+        claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))
+
+
+def test_what_spark_noted_of_files_tells_whether_sources_have_names(tmp_path: Path) -> None:
+    """Before its first offsets."""
+    storage = f"file:{tmp_path}/state/copy"
+    both = with_views(tmp_path, orders=SALES, files=CSV)
+    assert claim(storage, both).names == ("orders", "files")
+    (tmp_path / "state" / "copy" / "sources" / "1").mkdir(parents=True)
+    assert claim(storage, both).names == ()
+    (tmp_path / "state" / "copy" / "sources" / "1").rename(tmp_path / "state" / "copy" / "sources" / "view_files")
+    assert claim(storage, both).names == ("orders", "files")
+
+
+@pytest.mark.parametrize("source", [CSV, PYTHON])
+def test_names_are_not_given_up(tmp_path: Path, source: dict[str, Any]) -> None:
+    """A single source has none, and a function of the user's makes its stream itself: then none has one."""
+    storage = begin_named(tmp_path)
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
+    other = owner(tmp_path, CSV) if source is CSV else with_views(tmp_path, orders=SALES, mine=PYTHON)
+    assert other.names == ()
+    with pytest.raises(CheckpointMismatch, match="it knows the sources by their names, and now they have none"):
+        claim(storage, other)
+
+
+def test_the_order_of_sources_with_names_says_nothing() -> None:
+    parts = tuple(Part(type="jobpipe", which={"subscribe": name}) for name in "ab")
+    one = QueryShape(spark="4.3.0", sources=parts, views=("a", "b"), state=())
+    other = one.model_copy(update={"sources": parts[::-1], "views": ("b", "a")})
+    assert "order" in other.difference(one)
+    assert other.model_copy(update={"named": True}).difference(one.model_copy(update={"named": True})) == ""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.pipelines.checkpoint_owner import NAME
-from jobpipe.pipelines.context import JobContext
+from jobpipe.pipelines.context import JobContext, name_of_source
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.runner.queries import QueryWork
+from jobpipe.pipelines.runner.queries import NAMED_SOURCES, QueryWork
 from jobpipe.pipelines.runner.query_shape import QueryShape, shape_of
 from jobpipe.pipelines.spec import Mode
 from tests.pipelines.running import SECONDS, Runner, write_pipeline
+from tests.spark.kit import Place, run_to_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(4 * SECONDS)]
 
@@ -88,10 +92,16 @@ def ending(sink: str = "out", **job: Any) -> dict[str, Any]:
 
 
 def test_sources_that_change_places(tmp_path: Path, home: Path) -> None:
-    """Spark knows them by their numbers: each would be read from where the other one was, from the beginning here."""
-    sources = {name: streams(tmp_path, name) for name in "ab"}
+    """Spark knows them by their numbers: each would be read from where the other one was, from the beginning here.
+
+    One that a function makes has no name, and so none has.
+    """
+    reading = f"spark.readStream.schema('id BIGINT').csv('{tmp_path}/b')"
+    (tmp_path / "functions.py").write_text(f"def b(spark):\n    return {reading}\n")
     for number, name in enumerate("ab", 1):
+        streams(tmp_path, name)
         (tmp_path / name / "1.csv").write_text(f"{number}\n")
+    sources = {"a": streams(tmp_path, "a"), "b": {"type": "python", "function": "functions:b"}}
 
     def jobs(query: str) -> dict[str, Any]:
         return ending(sources=sources, transform=[{"query": query}])
@@ -109,6 +119,73 @@ def test_sources_that_change_places(tmp_path: Path, home: Path) -> None:
         assert "which is now b, then a, and was a, then b. Undo that change. With --new-checkpoint" in runner.output
         assert "restart" not in runner.output.lower()
     assert ids(tmp_path) == [1, 2]
+
+
+def test_sources_with_names_come_go_and_change_places(tmp_path: Path, home: Path) -> None:
+    """Each file is read once, whatever is added, left out and taken back; a source that comes back goes on."""
+
+    def jobs(*names: str) -> dict[str, Any]:
+        sources = {name: streams(tmp_path, name) for name in names}
+        query = " UNION ALL ".join(f"SELECT * FROM `{name}`" for name in names)  # noqa: S608
+        return ending(sources=sources, transform=[{"query": query}])
+
+    def add(number: int) -> None:
+        for of, name in enumerate(("a-1", "b_1", "c"), 1):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{number}.csv").write_text(f"{10 * number + of}\n")
+
+    file = write_pipeline(tmp_path, jobs("a-1", "b_1"))
+    name = yaml.safe_load(file.read_text())["pipeline"]["name"]
+    section = {"name": name, "topic-prefix": f"{name}."}
+    steps = [
+        (("a-1", "b_1"), [11, 12]),
+        (("b_1", "a-1"), [21, 22]),
+        (("c", "b_1", "a-1"), [13, 23, 31, 32, 33]),
+        (("b_1",), [42]),
+        (("c", "b_1", "a-1"), [41, 43, 51, 52, 53]),
+    ]
+    seen: list[int] = []
+    with Runner(tmp_path, home, file) as runner:
+        for number, (names, expected) in enumerate(steps, 1):
+            add(number)
+            write_pipeline(tmp_path, jobs(*names), **section)
+            assert runner.run() == 0, runner.told
+            seen = sorted([*seen, *expected])
+            assert ids(tmp_path) == seen, names
+        other = jobs("b_1", "c")
+        other["copy"]["sources"]["c"] = streams(tmp_path, "d")
+        write_pipeline(tmp_path, other, **section)
+        assert runner.run() == 1
+        assert f"its source c is now csv path {tmp_path}/d/*.csv, and was csv path {tmp_path}/c/*.csv" in runner.output
+
+
+def test_topics_with_names_come_and_go(spark: SparkSession, place: Place) -> None:
+    """Spark knows a Python source by its name as it does its own."""
+    for key, value in NAMED_SOURCES.items():
+        spark.conf.set(key, value)
+    try:
+        received: dict[str, list[int]] = {}
+        with contextlib.ExitStack() as stack:
+            writers = {name: stack.enter_context(place.publisher(f"named-{name}")) for name in "ab"}
+            for step, names in enumerate((["a"], ["b", "a"], ["b"], ["a", "b"])):
+                for number, publisher in enumerate(writers.values()):
+                    publisher.seal("q", step, [pa.table({"id": [10 * step + number]})])
+                frames = [_named(spark, place, f"named-{name}") for name in names]
+                seen = received[f"{step}"] = []
+                run_to_end(
+                    reduce(DataFrame.unionAll, frames),
+                    lambda rows, _, seen=seen: seen.extend(row.id for row in rows.collect()),  # type: ignore[misc]
+                    place.checkpoint("named"),
+                )
+        assert [sorted(each) for each in received.values()] == [[0], [1, 10, 11], [21], [20, 30, 31]]
+    finally:
+        for key in NAMED_SOURCES:
+            spark.conf.unset(key)
+
+
+def _named(spark: SparkSession, place: Place, topic: str) -> DataFrame:
+    options = {"subscribe": topic, "name": topic, "startingOffsets": "earliest", **place.settings}
+    return spark.readStream.name(name_of_source(topic)).format("jobpipe").options(**options).load()
 
 
 def test_a_query_with_state_that_was_killed_while_it_wrote_its_first_offsets(tmp_path: Path, home: Path) -> None:

@@ -211,7 +211,7 @@ def _worked(
                 return Done(stopped=True)
         except Replaced as error:
             replaced(str(error))
-        claim(snapshot.storage, owner, spark)  # an attempt before this one may have noted its own meanwhile
+        owner = claim(snapshot.storage, owner, spark)  # an attempt before this one may have noted its own meanwhile
         fence.mark()
         fence.watch(replaced)
 
@@ -223,7 +223,7 @@ def _worked(
 
         add_path(pipeline.folder)
         give(job.spec.secrets)
-        context = _context(snapshot, pipeline, job, check)
+        context = _context(snapshot, pipeline, job, check, names_sources=bool(owner.names))
         work = _work(spark, pipeline, job, context, reporter)
         reporter.start()
         return _really(work.run(stop))
@@ -248,7 +248,9 @@ def _really(done: Done) -> Done:
     return done
 
 
-def _context(snapshot: Snapshot, pipeline: Pipeline, job: Job, check: Callable[[], None]) -> JobContext:
+def _context(
+    snapshot: Snapshot, pipeline: Pipeline, job: Job, check: Callable[[], None], *, names_sources: bool
+) -> JobContext:
     return JobContext(
         pipeline=pipeline.name,
         job=job.name,
@@ -258,6 +260,7 @@ def _context(snapshot: Snapshot, pipeline: Pipeline, job: Job, check: Callable[[
         run=snapshot.values,
         parameters=pipeline.spec.parameters,
         topic_prefix=pipeline.spec.topic_prefix,
+        names_sources=names_sources,
         trigger=job.trigger,
         subscribers=subscribers_of(pipeline, job),
         attempt=snapshot.attempt,

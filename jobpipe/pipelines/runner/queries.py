@@ -34,6 +34,11 @@ from jobpipe.spark.query_job import QueryJob
 log = logging.getLogger(__name__)
 
 COUNT_SECONDS = 1.0
+NAMED_SOURCES = {
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
+}
+"""Spark's settings, since 4.2, by which a query knows its sources by their names; then each must have one."""
 
 
 class QueryWork:
@@ -129,10 +134,14 @@ class QueryWork:
         return Done(batches=1)
 
     def _stream(self, sinks: Sequence[Sink], dead: DeadLetters | None, stop: StopRequest) -> Done:
+        if self._context.names_sources:
+            for key, value in NAMED_SOURCES.items():
+                self._spark.conf.set(key, value)
         with stop.interrupting():  # topics are waited for
             frames = self._sources()
             frame = self._opened(frames, sinks, dead)
-        shape = shape_of(frame, self._job, frames, self._context.output_mode or "append")
+        mode, named = self._context.output_mode or "append", self._context.names_sources
+        shape = shape_of(frame, self._job, frames, mode, named=named)
         claim_shape(self._context.storage, shape, self._job.name, self._spark)
         storage_of(self._context.storage, self._spark).remove_unfinished()
         write = self._writer(sinks, dead)

@@ -44,6 +44,7 @@ class QueryShape(BaseModel):
         version: of the note; one of another version is not compared.
         spark: the version of Spark: another one may write plans in another way, and is not compared.
         sources: which they are, in the plan's order; and their views, for messages.
+        named: Spark knows the sources by their names, in any order.
         state: the nodes of the plan that keep state, and the columns with watermarks, in its order.
         output_mode: of a query that keeps state; else "".
     """
@@ -54,6 +55,7 @@ class QueryShape(BaseModel):
     spark: str
     sources: tuple[Part, ...]
     views: tuple[str, ...] = ()
+    named: bool = False
     state: tuple[str, ...]
     output_mode: str = ""
 
@@ -61,7 +63,7 @@ class QueryShape(BaseModel):
         """Return, as a phrase, what is another than before; "" if nothing is."""
         if before.spark != self.spark:
             return ""
-        if is_another_order(self.sources, before.sources):
+        if not self.named and is_another_order(self.sources, before.sources):
             now, then = ", then ".join(self.views), ", then ".join(before.views)
             return f"Spark knows its sources by their order, which is now {now}, and was {then}"
         if self.state != before.state:
@@ -77,12 +79,15 @@ def _some(shape: QueryShape, other: QueryShape) -> str:
     return ", ".join(found) or ("another order" if len(shape.state) == len(other.state) else "none of these")
 
 
-def shape_of(frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame], output_mode: str) -> QueryShape:
+def shape_of(
+    frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame], output_mode: str, *, named: bool = False
+) -> QueryShape:
     """Return the shape of a stream.
 
     Args:
         frames: its sources, by their views.
         output_mode: as it is given to Spark.
+        named: Spark knows the sources by their names.
     """
     reads = [(_leaf(each), part_of(job.sources[view]), view or "") for view, each in frames.items()]
     sources: list[tuple[Part, str]] = []  # in the order in which Spark counts them: which, and its view
@@ -105,6 +110,7 @@ def shape_of(frame: DataFrame, job: Job, frames: Mapping[str | None, DataFrame],
         spark=version,
         sources=tuple(part for part, _ in sources),
         views=tuple(view for _, view in sources),
+        named=named,
         state=tuple(state),
         output_mode=output_mode if state else "",
     )
@@ -135,7 +141,9 @@ def claim_shape(storage: str, shape: QueryShape, job: str, spark: SparkSession) 
         CheckpointMismatch: it was begun with its sources in another order, or with other state.
     """
 
-    def fit(said: str, begun: bool) -> bool:
+    text = f"{json.dumps(shape.model_dump(), indent=1)}\n"
+
+    def fit(said: str, begun: bool) -> str:
         before = _read(said, f"{storage}/{NAME}") if begun else None
         if before is not None and (differs := shape.difference(before)):
             raise CheckpointMismatch(
@@ -143,9 +151,9 @@ def claim_shape(storage: str, shape: QueryShape, job: str, spark: SparkSession) 
                 f"{remedy(job, storage)}",
                 file=f"{storage}/{NAME}",
             )
-        return True
+        return text
 
-    keep_note(storage, NAME, f"{json.dumps(shape.model_dump(), indent=1)}\n", fit, spark)
+    keep_note(storage, NAME, text, fit, spark)
 
 
 def _read(said: str, name: str) -> QueryShape | None:

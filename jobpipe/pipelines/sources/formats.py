@@ -57,6 +57,8 @@ class FileOptions(FormatOptions):
 class FormatSource(Source):
     """Rows that Spark reads."""
 
+    has_name: ClassVar[bool] = True
+
     options: FormatOptions
 
     @property
@@ -193,7 +195,7 @@ class FormatSource(Source):
         kind: str | None = None,
     ) -> DataFrame:
         """Return the rows of Spark's reader of a format, which is that of the source if no ``kind`` is given."""
-        reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
+        reader = job.read_stream(spark) if job.mode is Mode.STREAMING else spark.read
         reader = reader.format(kind or self.format)
         if schema is not None:
             reader = reader.schema(schema)
@@ -301,7 +303,7 @@ class IcebergSource(FileSource):
 
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
         """Return the rows of the table; a path that is a table's name stays as it is."""
-        reader = spark.readStream if job.mode is Mode.STREAMING else spark.read
+        reader = job.read_stream(spark) if job.mode is Mode.STREAMING else spark.read
         path = str(getattr(self.options, "path", ""))
         named = path if "/" not in path else absolute(path, job.folder)
         return reader.format(self.format).options(**revealed(self.options.options, job.folder)).load(named)

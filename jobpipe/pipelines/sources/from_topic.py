@@ -48,6 +48,7 @@ class JobpipeSource(Source):
         {"subscribe", "subscribepattern", "assign", "topic", "registerserver.topic.storage"}
     )
     takes_bounds: ClassVar[bool] = True
+    has_name: ClassVar[bool] = True
     own_bounds: ClassVar[frozenset[str]] = frozenset(
         {"startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "lowerBound"}
         | {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "upperBound"}
@@ -120,7 +121,7 @@ class JobpipeSource(Source):
     def _load(self, spark: SparkSession, job: JobContext, texts: dict[str, str]) -> DataFrame:
         options = _with_prefixes(texts, job.topic_prefix)
         if job.mode is Mode.STREAMING:
-            return spark.readStream.format("jobpipe").options(**options, name=job.subscription).load()
+            return job.read_stream(spark).format("jobpipe").options(**options, name=job.subscription).load()
         if not any(name in options for name in _BOUNDS):
             options |= _bounds(job)
         return spark.read.format("jobpipe").options(**options).load()
