@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jobpipe.pipelines.pipeline import Pipeline
     from jobpipe.pipelines.spec import ScheduleSpec
 
-_YEARS = (1970, 2999)
-
 
 @click.group()
 def schedule() -> None:
@@ -251,15 +249,17 @@ def _schedule_of(pipeline: Pipeline, name: str | None) -> ScheduleSpec:
 
 
 def _moment(text: str | None, rule: Rule) -> datetime:
+    from jobpipe.control.schedules.rule import YEARS
+
     if text is None:
         return datetime.now(UTC)
     try:
         found = datetime.fromisoformat(text)
         moment = (found.replace(tzinfo=rule.zone) if found.tzinfo is None else found).astimezone(UTC)
-        if not _YEARS[0] <= moment.year <= _YEARS[1]:
+        if not YEARS[0] <= moment.year <= YEARS[1]:
             raise ValueError
     except (ValueError, OverflowError) as error:
-        what = f"{text!r:.120} is not a time in ISO 8601 between the years {_YEARS[0]} and {_YEARS[1]}"
+        what = f"{text!r:.120} is not a time in ISO 8601 between the years {YEARS[0]} and {YEARS[1]}"
         raise click.BadParameter(what, param_hint="--from") from error
     return moment
 

@@ -47,6 +47,7 @@ from jobpipe.control.rights import Caller
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
 from jobpipe.pipelines.definitions import CONFIGURATION
+from jobpipe.pipelines.engine import fires_nothing
 from jobpipe.pipelines.graph import Graph, graph_of
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.json_schema import options_schema
@@ -334,7 +335,8 @@ class Answers:
         schema = options_schema(plugin.Options)
         properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
         try:
-            made = plugin(plugin.parse(dict(body.config), self._roots.folders[0]))
+            options = plugin.parse(dict(body.config), self._roots.folders[0])
+            made = plugin(options, fires_nothing) if kind is PlugInKind.ENGINE else plugin(options)
             for complaint in made.check(body.mode):
                 said = f"{complaint.what}; {complaint.remedy}"
                 if complaint.severity == "warning":

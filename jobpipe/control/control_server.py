@@ -42,7 +42,7 @@ from jobpipe.control.records import JobRow
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
-from jobpipe.control.schedules.rule import Interval, Rule
+from jobpipe.control.schedules.rule import YEARS, Interval, Rule
 from jobpipe.control.shared_storage import shared_storage
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
@@ -214,8 +214,7 @@ class ControlServer(Control):
             Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
         self._loaded.put(pipeline, submitted.version)
         self._look(jobs)
-        self._scheduler.submitted(job for job in jobs if job.present)
-        self._scheduler.deleted(job for job in jobs if not job.present)
+        self._scheduler.changed(jobs)
         self._holds.look()
         self._chores.look()
         return replace(submitted, warnings=(*submitted.warnings, *shared))
@@ -324,7 +323,7 @@ class ControlServer(Control):
         """See :class:`Control`."""
         jobs = self._changes.delete(pipeline, keep_subscriptions=keep_subscriptions)
         self._loaded.forget(pipeline)
-        self._scheduler.deleted(jobs)
+        self._scheduler.changed(jobs)
         self._holds.look()
         self._look(jobs)
         self._chores.look()
@@ -491,6 +490,9 @@ def _texts(bounds: Bounds) -> tuple[str, str]:
 def _range(lower: datetime, upper: datetime) -> Interval:
     if not lower < upper:
         raise ConfigError("a range ends after it begins; give a later --to", key="--to")
+    if lower.year < YEARS[0] or upper.year > YEARS[1]:
+        what = f"a range lies in the years {YEARS[0]} to {YEARS[1]}; give another --from or --to"
+        raise ConfigError(what, key="--to")
     return Interval(lower.astimezone(UTC), upper.astimezone(UTC))
 
 

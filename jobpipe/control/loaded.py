@@ -9,13 +9,14 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from jobpipe.control.records import DefinitionRow
 from jobpipe.control.store import Store
-from jobpipe.errors import CheckpointMismatch, ConfigError
+from jobpipe.errors import CheckpointMismatch, ConfigError, PipelineError
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint, remedy
 from jobpipe.pipelines.checkpoint_storage import has_begun, look
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.loading import load_tree, without_engines
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.tree import plain
@@ -48,9 +49,19 @@ class LoadedPipelines:
         row = self._store.definition(name, version)
         if row is None:
             raise ConfigError(f"version {version} of pipeline {name} is not kept", key=name)
-        found = load_tree(json.loads(row.tree), file=row.file, folder=row.folder, plugins=self._plugins)
+        found = self._loaded(json.loads(row.tree), row)
         self.put(found, version)
         return found
+
+    def _loaded(self, tree: dict[str, Any], row: DefinitionRow) -> Pipeline:
+        """Load a file; an engine of schedules that is missing by now is only the problem of these."""
+        try:
+            return load_tree(tree, file=row.file, folder=row.folder, plugins=self._plugins)
+        except PipelineError:
+            bare = without_engines(tree)
+            if bare == tree:
+                raise
+            return load_tree(bare, file=row.file, folder=row.folder, plugins=self._plugins)
 
     def put(self, pipeline: Pipeline, version: int) -> None:
         """Keep one that was loaded."""

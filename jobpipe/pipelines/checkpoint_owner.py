@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from jobpipe.errors import CheckpointMismatch
+from jobpipe.pipelines.context import name_of_source
 from jobpipe.pipelines.file_paths import expanded, is_uri, local_folder
 from jobpipe.pipelines.pipeline import Job, Stage
 from jobpipe.pipelines.plugins import Plugin
@@ -83,6 +84,7 @@ class Owner(BaseModel):
     Attributes:
         namespace: of the registry.
         names: of the sources, by which Spark knows them, also of those that the job had before; (): by their order.
+        gone: the names of those.
         state: the stages that keep state, and are known to.
     """
 
@@ -94,16 +96,24 @@ class Owner(BaseModel):
     job: str
     sources: tuple[Part, ...] = ()
     names: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     state: tuple[Part, ...] = ()
     sinks: tuple[Part, ...] = ()
 
-    def going_on(self, note: str, storage: str, *, begun: bool) -> Owner:
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Owner:
+        if self.names and len(self.names) != len(self.sources):
+            raise ValueError("names are not those of the sources")
+        return self
+
+    def going_on(self, note: str, storage: str, *, begun: bool, known: Collection[str] = ()) -> Owner:
         """Return what the checkpoint belongs to from now on, if this job may go on from it.
 
         Args:
             note: what :meth:`text` gave of what the checkpoint belongs to.
             storage: folder or URI of the checkpoint.
             begun: a micro-batch has begun; else it does not depend on sources and sinks yet.
+            known: of which named sources Spark knows how far they were read, as it knows them.
 
         Raises:
             CheckpointMismatch: it belongs to another job, or this one had other sources, state or sinks.
@@ -119,7 +129,7 @@ class Owner(BaseModel):
         if not begun or not self.sources or other.version < _COMPARED:
             return self
         named = bool(self.names and other.names)
-        merged = self._with_former(other, storage) if named else self
+        merged = self._with_former(other, storage, known) if named else self
         for what, before, now in (
             ("sources", () if named else other.sources, () if named else self.sources),
             ("stages that keep state", other.state, self.state),
@@ -135,27 +145,42 @@ class Owner(BaseModel):
                 )
         return merged
 
-    def _with_former(self, before: Owner, storage: str) -> Owner:
-        """Return it with the sources that the job had before: Spark remembers how far each was read, for ever.
+    def _with_former(self, before: Owner, storage: str, known: Collection[str]) -> Owner:
+        """Return it with the sources that the job had before: their names are taken.
+
+        Spark forgets how far a source was read with the first micro-batch without it: one that came back would be read
+        from its start. What it knows is in its newest offsets alone (seen in 4.3.0).
 
         Raises:
-            CheckpointMismatch: one of the same name is another one now.
+            CheckpointMismatch: one of the same name is another one now, or comes back.
         """
         former = dict(zip(before.names, before.sources, strict=True))
         for name, part in zip(self.names, self.sources, strict=True):
-            if name in former and not part.is_same(former.pop(name)):
-                was = before.sources[before.names.index(name)]
-                raise CheckpointMismatch(
-                    f"the checkpoint in {storage} does not fit job {self.job}: its source {name} is now {part}, and "
-                    f"was {was}. Give the new one another name, under which it is read from its start; or "
-                    f"{_lowered(remedy(self.job, storage))}",
-                    file=f"{storage}/{NAME}",
-                )
-        return self.model_copy(update={"names": (*self.names, *former), "sources": (*self.sources, *former.values())})
+            was = former.pop(name, None)
+            if was is None:
+                continue
+            if not part.is_same(was):
+                what = f"is now {part}, and was {was}"
+            elif name in before.gone and name_of_source(name) not in known:
+                what = "was left out before, and how far it was read is not known any more"
+            else:
+                continue
+            raise CheckpointMismatch(
+                f"the checkpoint in {storage} does not fit job {self.job}: its source {name} {what}. Give it another "
+                f"name, under which it is read from its start; or {_lowered(remedy(self.job, storage))}",
+                file=f"{storage}/{NAME}",
+            )
+        return self.model_copy(
+            update={
+                "names": (*self.names, *former),
+                "sources": (*self.sources, *former.values()),
+                "gone": tuple(former),
+            }
+        )
 
     def by_order(self) -> Owner:
         """Return it for a checkpoint that knows sources by their order."""
-        return self.model_copy(update={"names": ()})
+        return self.model_copy(update={"names": (), "gone": ()})
 
     def require_names(self, storage: str) -> None:
         """Check that the job's sources have names, as a checkpoint needs that knows sources by them.

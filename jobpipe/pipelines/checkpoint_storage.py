@@ -6,11 +6,13 @@ import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import CheckpointMismatch
-from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner, namespace_of, owner_of
+from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner, namespace_of, owner_of, remedy
+from jobpipe.pipelines.context import name_of_source, view_of_source
 from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.store.files import sync_directory
@@ -19,7 +21,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_LINE = 16  # of a file of offsets: its version
+@dataclass(frozen=True)
+class Progress:
+    """How far a query has come.
+
+    Attributes:
+        named: Spark knows its sources by names, not by their order.
+        names: of the sources whose offsets the newest micro-batch has, as Spark knows them; it remembers no others.
+        batch: its number; None: the first one is not planned yet.
+        is_done: it was committed; else it will be repeated, with these offsets.
+    """
+
+    named: bool
+    names: frozenset[str] = frozenset()
+    batch: int | None = None
+    is_done: bool = True
 
 
 class StorageFile(ABC):
@@ -73,17 +89,24 @@ class Storage(ABC):
         """Whether a query has begun: Spark notes the files of a first micro-batch before its offsets."""
         return bool(self.names("offsets") or self.names("sources"))
 
-    @property
-    def has_named_sources(self) -> bool | None:
-        """Whether Spark knows the sources of the query that has begun by their names; None: none has begun.
+    def progress(self) -> Progress | None:
+        """Return how far the query has come, by Spark's own log; None: none has begun.
 
-        The log of offsets has another version then. Before its first entry only sources of files leave something.
+        Before the log's first entry only sources of files leave something.
+
+        Raises:
+            OSError, Py4JError: the log cannot be read.
         """
-        numbers = [int(name) for name in self.names("offsets") if name.isdigit()]
-        if numbers:
-            return self.file(f"offsets/{max(numbers)}").read(_LINE).startswith("v2\n")
-        named = [not name.isdigit() for name in self.names("sources")]
-        return any(named) if named else None
+        planned, done = ([int(name) for name in self.names(of) if name.isdigit()] for of in ("offsets", "commits"))
+        if not planned:
+            left = self.names("sources")
+            return Progress(named=any(not name.isdigit() for name in left)) if left else None
+        newest = max(planned)
+        version, _, entries = self.file(f"offsets/{newest}").read(MOST_BYTES).partition("\n")
+        lines = entries.splitlines()[1:] if version == "v2" else []
+        names = frozenset(line.partition(":")[0] for line in lines)
+        named = any(not name.isdigit() for name in names)
+        return Progress(named=named, names=names, batch=newest, is_done=newest in done)
 
 
 def storage_of(storage: str, spark: SparkSession | None) -> Storage:
@@ -105,28 +128,47 @@ def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> Owne
     Raises:
         CheckpointMismatch: it belongs to another job, or was begun with other sources, state or sinks.
     """
-    claimed = _as_begun(owner, storage_of(storage, spark), storage)
+    claimed, known = _as_begun(owner, storage_of(storage, spark), storage)
 
     def fit(before: str, begun: bool) -> str | None:
         nonlocal claimed
-        claimed = claimed.going_on(before, storage, begun=begun)
+        claimed = claimed.going_on(before, storage, begun=begun, known=known)
         return claimed.text() if owner.sources else None  # a run of a BATCH job leaves what a stream noted
 
     keep_note(storage, NAME, claimed.text(), fit, spark)
     return claimed
 
 
-def _as_begun(owner: Owner, folder: Storage, storage: str) -> Owner:
+def _as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner, frozenset[str]]:
     """Return what a checkpoint belongs to, with names of sources only if it was begun with these, or has not begun.
 
+    Returns:
+        Also the sources, as Spark knows them, of which it knows how far they were read.
+
     Raises:
-        CheckpointMismatch: it was begun with names, and the job's sources have none.
+        CheckpointMismatch: it was begun with names, and the job's sources have none; or the newest micro-batch is to be
+            repeated, and lacks one of its sources.
     """
-    if folder.has_named_sources is False:
-        return owner.by_order()
-    if folder.has_named_sources:
-        owner.require_names(storage)
-    return owner
+    try:
+        progress = folder.progress()
+    except OSError as error:
+        what = f"the offsets of the checkpoint in {storage} cannot be read: {error.strerror}"
+        raise CheckpointMismatch(f"{what}. {remedy(owner.job, storage)}", file=storage) from error
+    if progress is None:
+        return owner, frozenset()
+    if not progress.named:
+        return owner.by_order(), frozenset()
+    owner.require_names(storage)
+    missing = progress.names - {name_of_source(name) for name in owner.names}
+    if missing and not progress.is_done:
+        views = ", ".join(sorted(map(view_of_source, missing)))
+        raise CheckpointMismatch(
+            f"the checkpoint in {storage} does not fit job {owner.job}: micro-batch {progress.batch} has not ended, "
+            f"and may have rows of sources that are gone ({views}), which would be lost. Take these back until it has "
+            f"ended. {remedy(owner.job, storage)}",
+            file=storage,
+        )
+    return owner, progress.names
 
 
 def keep_note(
@@ -165,8 +207,8 @@ def look(storage: str, pipeline: str, job: Job) -> None:
     if NAME in folder.names("."):
         before = _noted(folder.file(NAME), f"{storage}/{NAME}")
         if before.strip():
-            owner = _as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
-            owner.going_on(before, storage, begun=folder.begun)
+            owner, known = _as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
+            owner.going_on(before, storage, begun=folder.begun, known=known)
 
 
 def has_begun(storage: str) -> bool:

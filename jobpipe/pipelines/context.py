@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _FLAGS = re.compile(r"(?:\(\?[aimsux]+\))*")  # at the start of a regular expression, for all of it
+_VIEW = "view_"
 INPUT = "input"  # the view of the rows that a transform is given
 
 
@@ -30,7 +31,18 @@ def name_of_source(view: str) -> str:
     >>> name_of_source("a-b_c")
     'view_a_db__c'
     """
-    return f"view_{view.replace('_', '__').replace('-', '_d')}"
+    return f"{_VIEW}{view.replace('_', '__').replace('-', '_d')}"
+
+
+def view_of_source(name: str) -> str:
+    """Return the view of a source, by its name in Spark; a name that is none of ours as it is.
+
+    >>> view_of_source("view_a_db__c")
+    'a-b_c'
+    """
+    if not name.startswith(_VIEW):
+        return name
+    return re.sub("_(.)", lambda found: "-" if found[1] == "d" else found[1], name.removeprefix(_VIEW))
 
 
 def with_prefix(pattern: str, prefix: str) -> str:

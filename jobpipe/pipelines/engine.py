@@ -19,6 +19,10 @@ Fire = Callable[[str, datetime], None]
 """What an engine calls, from any thread: the schedule's id, and the upper bound that has become due, in UTC."""
 
 
+def fires_nothing(id_: str, at: datetime) -> None:
+    """Be what an engine calls that is only checked."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """What an engine is told of a schedule.

@@ -165,8 +165,11 @@ class Plugins:
             except PlugInError as error:
                 log.warning("%s", error)
                 continue
-            if found.accept(type_):
-                return found
+            try:
+                if found.accept(type_):
+                    return found
+            except Exception:  # a stranger's plug-in
+                log.exception("whether engine %s accepts type %s is not to be had", name, type_)
         return None
 
     def _only(self, kind: PlugInKind, type_: str) -> Installed:

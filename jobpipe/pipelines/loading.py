@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path as FilePath
 from typing import Any, TypeGuard, TypeVar
 
@@ -20,6 +19,7 @@ from jobpipe.config.names import closest
 from jobpipe.config.values import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_folders, check_job, check_pipeline
+from jobpipe.pipelines.engine import fires_nothing
 from jobpipe.pipelines.file_paths import escaped
 from jobpipe.pipelines.graph import check_topics
 from jobpipe.pipelines.installed import PlugInError, PlugInKind, Plugins
@@ -106,6 +106,15 @@ def load_tree(tree: Mapping[str, Any], *, file: FilePath, folder: FilePath, plug
     if report.failed or pipeline is None:
         raise pipeline_error(report.problems)
     return pipeline
+
+
+def without_engines(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file without what fires schedules: only the server needs these plug-ins."""
+    jobs = dict(tree.get("jobs", {}))
+    for name, job in jobs.items():
+        if isinstance(job, dict) and isinstance(schedule := job.get("schedule"), dict):
+            jobs[name] = {**job, "schedule": {key: each for key, each in schedule.items() if key != "engine"}}
+    return {**tree, "jobs": jobs}
 
 
 def _quote(tree: TreeNode, plugins: Plugins, path: Path) -> Quote | None:
@@ -331,7 +340,7 @@ class _Loader:
             return None
         try:
             parsed = plugin.parse(fill(options), self._folder)
-            made = plugin(parsed, _fires_nothing) if kind is PlugInKind.ENGINE else plugin(parsed)
+            made = plugin(parsed, fires_nothing) if kind is PlugInKind.ENGINE else plugin(parsed)
             complaints = _complaints(made, self._mode(path))
             _touch(made)
         except ValidationError as error:
@@ -410,10 +419,6 @@ class _Loader:
 
     def _add(self, path: Path, what: str, remedy: str) -> None:
         self._report.add(problem_at(self._tree, path, what, remedy))
-
-
-def _fires_nothing(id_: str, at: datetime) -> None:
-    """Be what an engine calls that is only checked."""
 
 
 def _complaints(plugin: Plugin, mode: Mode) -> list[Complaint]:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.loading import load_tree
+from jobpipe.pipelines.loading import load_tree, without_engines
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import write_private
@@ -77,7 +77,7 @@ class Snapshot(BaseModel):
         Raises:
             PipelineError: it is not right here.
         """
-        return load_tree(_without_engines(self.tree), file=self.file, folder=self.folder)
+        return load_tree(without_engines(self.tree), file=self.file, folder=self.folder)
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all, readable by its owner alone."""
@@ -119,12 +119,3 @@ class Snapshot(BaseModel):
             return cls.model_validate_json(whole)
         except (ValueError, zlib.error) as error:
             raise ConfigError(f"{text[:40]}… is not a snapshot of an attempt: {str(error)[:500]}") from error
-
-
-def _without_engines(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a file without what fires schedules: only the server needs these plug-ins, and a driver may lack them."""
-    jobs = dict(tree.get("jobs", {}))
-    for name, job in jobs.items():
-        if isinstance(job, dict) and isinstance(schedule := job.get("schedule"), dict):
-            jobs[name] = {**job, "schedule": {key: each for key, each in schedule.items() if key != "engine"}}
-    return {**tree, "jobs": jobs}

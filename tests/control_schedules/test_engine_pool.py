@@ -69,7 +69,8 @@ class Quartz(ScheduleEngine):
         self._say("start")
 
     def stop(self):
-        self._say("stop")
+        assert GATE.wait(60)
+        SAID.append((self.options.url, "stop"))
 
 
 class Half(ScheduleEngine):
@@ -168,6 +169,7 @@ def test_an_engine_is_told_of_its_schedules(quartz: Any, opened: Open, tmp_path:
     said(quartz, ("a", "start"), ("a", "register", "shop.daily", "hour"))
     pool.put(by("quartz", url="a"), tmp_path)
     pool.put(by("quartz", "shop.other", url="a"), tmp_path)
+    eventually(lambda: ("a", "register", "shop.other", "hour") in quartz.SAID)
     pool.put(by("quartz", every="day", url="a"), tmp_path)
     pool.drop("shop.other")
     eventually(lambda: ("a", "unregister", "shop.other") in quartz.SAID)
@@ -208,7 +210,7 @@ def test_what_fails_is_tried_again(
     quartz: Any, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its start, and each schedule; meanwhile that is the schedule's problem."""
-    quartz.FAILS += ["no route", "401", "402"]
+    quartz.FAILS += ["no route", "401"]
     monkeypatch.setattr(engine_pool, "RETRY_SECONDS", 3600.0)
     pool = opened()
     pool.put(by("quartz", url="a"), tmp_path)
@@ -221,7 +223,8 @@ def test_what_fails_is_tried_again(
     again = opened()
     with caplog.at_level(logging.WARNING):
         again.put(by("quartz", url="a"), tmp_path)
-        said(quartz, ("a", "start"), ("a", "register", "shop.daily", "hour"))
+        failed = [("a", "stop"), ("a", "stop")]  # what they have begun
+        said(quartz, *failed, ("a", "start"), ("a", "register", "shop.daily", "hour"))
         eventually(lambda: again.problem("shop.daily") == "")
     assert "does not start: ConnectionError: 401" in caplog.text
 
@@ -259,7 +262,7 @@ def test_an_engine_that_hangs_hinders_no_other(
     quartz.GATE.set()
 
 
-def test_engines_are_bounded(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_are_bounded(quartz: Any, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options that change often leave no engines; too many different ones are a problem of the schedule."""
     monkeypatch.setattr(engine_pool, "MOST_ENGINES", 3)
     pool = opened()
@@ -269,7 +272,71 @@ def test_engines_are_bounded(opened: Open, tmp_path: Path, monkeypatch: pytest.M
     assert "at most 3 engines" in pool.problem("shop.more")
     pool.put(by("quartz", "shop.more", url="2"), tmp_path)
     pool.drop("shop.0")
-    eventually(lambda: any(engine.is_idle for engine in pool._engines.values()))
-    pool.put(by("quartz", "shop.late", url="4"), tmp_path)
-    assert pool.problem("shop.late") == ""
+    eventually(lambda: ("0", "stop") in quartz.SAID)
+
+    def taken() -> bool:
+        pool.put(by("quartz", "shop.late", url="4"), tmp_path)
+        return pool.problem("shop.late") == ""
+
+    eventually(taken)  # its thread takes a moment
     assert len(pool._engines) == 3
+
+
+def test_an_engine_that_cannot_start_goes_with_its_schedule(
+    quartz: Any, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped, since it may have begun something, and not tried for ever."""
+    monkeypatch.setattr(engine_pool, "MOST_ENGINES", 2)
+    quartz.FAILS += ["no port"]
+    pool = opened()
+    pool.put(by("quartz", url="a"), tmp_path)
+    eventually(lambda: pool.problem("shop.daily") != "")
+    assert quartz.SAID == [("a", "stop")]
+    before = threading.active_count()
+    for number in range(20):
+        quartz.FAILS += ["no port"]
+
+        def taken(url: str = str(number)) -> bool:
+            pool.put(by("quartz", url=url), tmp_path)
+            return "at most" not in pool.problem("shop.daily")
+
+        eventually(taken)
+    quartz.FAILS.clear()
+    assert threading.active_count() <= before + 1
+    pool.drop("shop.daily")
+    eventually(lambda: threading.active_count() < before)
+    assert pool.problem("shop.daily") == ""
+
+
+def test_an_engine_begins_when_the_one_before_has_stopped(quartz: Any, opened: Open, tmp_path: Path) -> None:
+    """Both may need the same port."""
+    pool = opened()
+    pool.put(by("quartz", url="a"), tmp_path)
+    said(quartz, ("a", "start"), ("a", "register", "shop.daily", "hour"))
+    pool.put(by("quartz", url="b"), tmp_path)
+    eventually(lambda: ("b", "register", "shop.daily", "hour") in quartz.SAID)
+    assert quartz.SAID.index(("a", "stop")) < quartz.SAID.index(("b", "start"))
+
+
+def test_an_engine_that_does_not_forget(
+    quartz: Any, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told for ever."""
+    monkeypatch.setattr(engine_pool, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(engine_pool, "MOST_TRIES", 5)
+    pool = opened()
+    pool.put(by("quartz", url="a"), tmp_path)
+    said(quartz, ("a", "start"), ("a", "register", "shop.daily", "hour"))
+    quartz.FAILS += ["away"] * 5
+    pool.drop("shop.daily")
+    eventually(lambda: quartz.SAID[-1] == ("a", "stop"))
+    assert quartz.FAILS == []
+
+
+def test_an_engine_that_fails_to_say_what_it_accepts(quartz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(type_: str) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(quartz.Quartz, "accept", fails)
+    with pytest.raises(PlugInError, match="no engine of type 'other'"):
+        Plugins().find(PlugInKind.ENGINE, "other")

@@ -12,6 +12,7 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import IntervalView
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
+from jobpipe.pipelines.installed import PlugInKind, Plugins, plug_in_error
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.job_records import EndRecord, Order
@@ -595,3 +596,31 @@ def test_a_range_is_skipped(hourly: Hourly) -> None:
     assert hourly.end()[1] == "13:00-14:00"
     with pytest.raises(ConfigError, match="a range ends after it begins"):
         hourly.server.skip_range(NAME, "report", at("2026-11-21 12:00"), at("2026-11-21 12:00"))
+
+
+def test_a_range_lies_in_years_that_there_are(hourly: Hourly) -> None:
+    hourly.submit()
+    for lower, upper in (("0001-01-01 00:00", "2026-11-21 12:00"), ("2026-11-21 12:00", "9999-01-01 00:00")):
+        for act in (hourly.server.skip_range, hourly.server.backfill):
+            with pytest.raises(ConfigError, match="1970 to 2999"):
+                act(NAME, "report", at(lower), at(upper))
+    assert hourly.server.skip_range(NAME, "report", at("1970-01-01 00:00"), at("2999-01-01 00:00")).ahead == 10_000
+
+
+def test_an_engine_that_is_missing_by_now(hourly: Hourly, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plug-in was uninstalled: the schedule has a problem, and its job runs all the same."""
+    hourly.submit(engine={"type": "external"})
+    hourly.server.close()
+    find = Plugins.find
+
+    def without(self: Plugins, kind: PlugInKind, type_: str) -> type[Any]:
+        if (kind, type_) == (PlugInKind.ENGINE, "external"):
+            raise plug_in_error("there is no engine of type 'external'", "install it")
+        return find(self, kind, type_)
+
+    monkeypatch.setattr(Plugins, "find", without)
+    hourly.server = hourly.begin()
+    eventually(lambda: "there is no engine of type 'external'" in hourly.server.schedule(NAME, "report").problem)
+    hourly.clock.to("13:00")
+    assert hourly.server.trigger(NAME, "report").running == 1
+    assert hourly.end()[1] == "12:00-13:00"

@@ -13,6 +13,7 @@ import yaml
 from jobpipe.errors import CheckpointMismatch
 from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
 from jobpipe.pipelines.checkpoint_storage import claim, storage_of
+from jobpipe.pipelines.context import name_of_source
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.runner.query_shape import NAME as QUERY
@@ -429,27 +430,64 @@ def with_views(folder: Path, **sources: dict[str, Any]) -> Owner:
     return owner_of("/topics", "p", load_pipeline(file).jobs["copy"])
 
 
-def begin_named(folder: Path) -> str:
-    storage = begin(folder)
-    (folder / "state" / "copy" / "offsets" / "0").write_text("v2\n{}")
-    return storage
+def read(folder: Path, batch: int, *views: str, done: bool = True) -> str:
+    """Let a micro-batch with these sources be planned, and committed; return the storage."""
+    state = folder / "state" / "copy"
+    for name in ("offsets", "commits"):
+        (state / name).mkdir(parents=True, exist_ok=True)
+    entries = "".join(f'\n{name_of_source(view)}:{{"n": 1}}' for view in views)
+    (state / "offsets" / str(batch)).write_text(f'v2\n{{"conf":{{}}}}{entries}')
+    if done:
+        (state / "commits" / str(batch)).write_text("v1\n{}")
+    return f"file:{state}"
 
 
 def test_sources_with_names_come_and_go(tmp_path: Path) -> None:
-    """Also in another order; of one that went Spark knows how far it was read, so its name stays its own."""
-    storage = begin_named(tmp_path)
+    """Also in another order. A name stays that of its source."""
+    storage = f"file:{tmp_path}/state/copy"
     assert claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES)).names == ("orders", "bills")
+    read(tmp_path, 0, "orders", "bills")
     claim(storage, with_views(tmp_path, bills=INVOICES, orders=SALES))
     claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))
-    assert set(claim(storage, with_views(tmp_path, orders=SALES)).names) == {"orders", "bills", "files"}
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))  # nothing was read meanwhile
     with pytest.raises(CheckpointMismatch) as caught:
-        claim(storage, with_views(tmp_path, orders=SALES, files=SALES))
+        claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=SALES))
     for said in ("its source files is now jobpipe subscribe orders, and was csv path", "another name", "--new-check"):
         assert said in str(caught.value)
-    claim(storage, with_views(tmp_path, orders=SALES, files=CSV))
+    read(tmp_path, 1, "orders", "bills", "files")
+    left = claim(storage, with_views(tmp_path, orders=SALES))
+    assert (set(left.names), set(left.gone)) == ({"orders", "bills", "files"}, {"bills", "files"})
+    back = claim(storage, with_views(tmp_path, orders=SALES, files=CSV))  # no micro-batch without it has ended
+    assert back.gone == ("bills",)
     changed = with_views(tmp_path, orders=SALES).model_copy(update={"sinks": ()})
     with pytest.raises(CheckpointMismatch, match="among its sinks"):
         claim(storage, changed)
+
+
+def test_a_source_that_spark_has_forgotten_does_not_come_back(tmp_path: Path) -> None:
+    """It would be read from its start: rows twice, or, from the latest on, not at all."""
+    storage = read(tmp_path, 0, "orders", "a_b")
+    both = {"orders": SALES, "a_b": INVOICES}
+    claim(storage, with_views(tmp_path, **both))
+    claim(storage, with_views(tmp_path, orders=SALES))
+    claim(storage, with_views(tmp_path, **both))
+    claim(storage, with_views(tmp_path, orders=SALES))
+    read(tmp_path, 1, "orders")
+    with pytest.raises(CheckpointMismatch, match="its source a_b was left out before, and how far it was read is not"):
+        claim(storage, with_views(tmp_path, **both))
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
+
+
+def test_no_source_goes_while_a_micro_batch_may_have_its_rows(tmp_path: Path) -> None:
+    storage = read(tmp_path, 0, "orders", "a_b")
+    both = with_views(tmp_path, orders=SALES, a_b=INVOICES)
+    claim(storage, both)
+    read(tmp_path, 1, "orders", "a_b", done=False)
+    with pytest.raises(CheckpointMismatch, match=r"micro-batch 1 has not ended, .* sources that are gone \(a_b\)"):
+        claim(storage, with_views(tmp_path, orders=SALES))
+    claim(storage, both)
+    read(tmp_path, 1, "orders", "a_b")
+    claim(storage, with_views(tmp_path, orders=SALES))
 
 
 def test_a_checkpoint_without_names_goes_on_by_the_order(tmp_path: Path) -> None:
@@ -474,12 +512,27 @@ def test_what_spark_noted_of_files_tells_whether_sources_have_names(tmp_path: Pa
 @pytest.mark.parametrize("source", [CSV, PYTHON])
 def test_names_are_not_given_up(tmp_path: Path, source: dict[str, Any]) -> None:
     """A single source has none, and a function of the user's makes its stream itself: then none has one."""
-    storage = begin_named(tmp_path)
+    storage = read(tmp_path, 0, "orders", "bills")
     claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
     other = owner(tmp_path, CSV) if source is CSV else with_views(tmp_path, orders=SALES, mine=PYTHON)
     assert other.names == ()
     with pytest.raises(CheckpointMismatch, match="it knows the sources by their names, and now they have none"):
         claim(storage, other)
+
+
+def test_another_log_of_offsets_alone_gives_no_names(tmp_path: Path) -> None:
+    """Spark writes that version too where the user's configuration says so."""
+    storage = read(tmp_path, 0)
+    (tmp_path / "state" / "copy" / "offsets" / "0").write_text('v2\n{"conf":{}}\n0:{"n": 1}')
+    claim(storage, owner(tmp_path))
+    assert claim(storage, owner(tmp_path)).names == ()
+
+
+def test_offsets_that_cannot_be_read(tmp_path: Path) -> None:
+    storage = read(tmp_path, 0, "orders")
+    (tmp_path / "state" / "copy" / "offsets" / "1").mkdir()
+    with pytest.raises(CheckpointMismatch, match=r"the offsets of the checkpoint in .* cannot be read: Is a directory"):
+        claim(storage, with_views(tmp_path, orders=SALES))
 
 
 def test_the_order_of_sources_with_names_says_nothing() -> None:

@@ -122,7 +122,7 @@ def test_sources_that_change_places(tmp_path: Path, home: Path) -> None:
 
 
 def test_sources_with_names_come_go_and_change_places(tmp_path: Path, home: Path) -> None:
-    """Each file is read once, whatever is added, left out and taken back; a source that comes back goes on."""
+    """Each file is read once, whatever is added and left out. A source that went comes back under another name."""
 
     def jobs(*names: str) -> dict[str, Any]:
         sources = {name: streams(tmp_path, name) for name in names}
@@ -130,28 +130,34 @@ def test_sources_with_names_come_go_and_change_places(tmp_path: Path, home: Path
         return ending(sources=sources, transform=[{"query": query}])
 
     def add(number: int) -> None:
-        for of, name in enumerate(("a-1", "b_1", "c"), 1):
+        for of, name in enumerate(("a1", "b_1", "c"), 1):
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / f"{number}.csv").write_text(f"{10 * number + of}\n")
 
-    file = write_pipeline(tmp_path, jobs("a-1", "b_1"))
+    file = write_pipeline(tmp_path, jobs("a1", "b_1"))
     name = yaml.safe_load(file.read_text())["pipeline"]["name"]
     section = {"name": name, "topic-prefix": f"{name}."}
     steps = [
-        (("a-1", "b_1"), [11, 12]),
-        (("b_1", "a-1"), [21, 22]),
-        (("c", "b_1", "a-1"), [13, 23, 31, 32, 33]),
-        (("b_1",), [42]),
-        (("c", "b_1", "a-1"), [41, 43, 51, 52, 53]),
+        (("a1", "b_1"), [11, 12]),
+        (("b_1", "a1"), [21, 22]),
+        (("c", "b_1", "a1"), [13, 23, 31, 32, 33]),
+        (("b_1", "c"), [42, 43]),
+        (("b_1", "c"), [52, 53]),
     ]
     seen: list[int] = []
+    commits = tmp_path / "state" / "copy" / "commits"
     with Runner(tmp_path, home, file) as runner:
         for number, (names, expected) in enumerate(steps, 1):
             add(number)
             write_pipeline(tmp_path, jobs(*names), **section)
+            if number == 3:  # as if the driver had been killed before it noted the end of a micro-batch
+                max(commits.glob("[0-9]*"), key=lambda file: int(file.name)).unlink()
             assert runner.run() == 0, runner.told
             seen = sorted([*seen, *expected])
-            assert ids(tmp_path) == seen, names
+            assert sorted(set(ids(tmp_path))) == seen, names
+        write_pipeline(tmp_path, jobs("b_1", "c", "a1"), **section)
+        assert runner.run() == 1
+        assert "its source a1 was left out before, and how far it was read is not known any more" in runner.output
         other = jobs("b_1", "c")
         other["copy"]["sources"]["c"] = streams(tmp_path, "d")
         write_pipeline(tmp_path, other, **section)
@@ -167,7 +173,7 @@ def test_topics_with_names_come_and_go(spark: SparkSession, place: Place) -> Non
         received: dict[str, list[int]] = {}
         with contextlib.ExitStack() as stack:
             writers = {name: stack.enter_context(place.publisher(f"named-{name}")) for name in "ab"}
-            for step, names in enumerate((["a"], ["b", "a"], ["b"], ["a", "b"])):
+            for step, names in enumerate((["a"], ["b", "a"], ["b"])):
                 for number, publisher in enumerate(writers.values()):
                     publisher.seal("q", step, [pa.table({"id": [10 * step + number]})])
                 frames = [_named(spark, place, f"named-{name}") for name in names]
@@ -177,7 +183,7 @@ def test_topics_with_names_come_and_go(spark: SparkSession, place: Place) -> Non
                     lambda rows, _, seen=seen: seen.extend(row.id for row in rows.collect()),  # type: ignore[misc]
                     place.checkpoint("named"),
                 )
-        assert [sorted(each) for each in received.values()] == [[0], [1, 10, 11], [21], [20, 30, 31]]
+        assert [sorted(each) for each in received.values()] == [[0], [1, 10, 11], [21]]
     finally:
         for key in NAMED_SOURCES:
             spark.conf.unset(key)

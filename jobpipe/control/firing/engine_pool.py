@@ -10,18 +10,18 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import JobpipeError
 from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
 from jobpipe.pipelines.installed import PlugInKind, Plugins
-from jobpipe.pipelines.spec import EngineSpec
 
 log = logging.getLogger(__name__)
 
 MOST_ENGINES = 50
+MOST_TRIES = 100  # of telling an engine to forget a schedule
 RETRY_SECONDS = 30.0
 CLOSE_SECONDS = 10.0
 _MOST_CHARACTERS = 500  # of what a plug-in says
@@ -35,55 +35,78 @@ class _Wanted:
         schedule: None: it is to be forgotten.
         told: the one that the engine took last.
         open: the engine is to be told, once the monotonic clock shows ``retry``.
+        tries: how often it could not be told.
     """
 
     schedule: Schedule | None = None
     told: Schedule | None = None
     open: bool = False
     retry: float = 0.0
+    tries: int = 0
 
 
 class _RunningEngine:
-    """One engine with its thread; what is wanted of it may change at any time.
+    """One engine with its thread, which ends with its last schedule; what is wanted of it may change at any time.
 
     Args:
         name: for messages.
         make: makes the engine; called until it does not raise.
         note: told of each schedule why the engine does not take it, or "".
+        after: threads of engines of that type that end: they may hold what this one needs.
     """
 
-    def __init__(self, name: str, make: Callable[[], ScheduleEngine], note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], ScheduleEngine],
+        note: Callable[[str, str], None],
+        after: Sequence[threading.Thread],
+    ) -> None:
         self._name = name
         self._make = make
         self._note = note
+        self._after = after
         self._changed = threading.Condition()
         self._wanted: dict[str, _Wanted] = {}
+        self._telling: str | None = None
         self._engine: ScheduleEngine | None = None
         self._retry = 0.0  # when to start it
+        self._retired = False  # it has lost its last schedule: it forgets it, and ends
         self._closing = False
         self.thread = threading.Thread(target=self._run, name=f"engine-{name[:40]}", daemon=True)
-        self.thread.start()
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it has no schedule, and has forgotten all that it had."""
-        with self._changed:
-            return not self._wanted
+    def name(self) -> str:
+        """The type that a file gives it."""
+        return self._name
 
-    def put(self, schedule: Schedule) -> None:
-        """Let it fire for a schedule."""
+    @property
+    def is_ending(self) -> bool:
+        """Whether it takes no more schedules."""
         with self._changed:
+            return self._retired or self._closing
+
+    def put(self, schedule: Schedule) -> bool:
+        """Let it fire for a schedule; return False if it has none any more, and ends."""
+        with self._changed:
+            if self._retired or self._closing:
+                return False
             known = self._wanted.setdefault(schedule.id, _Wanted())
             if known.told == known.schedule == schedule and not known.open:
-                return
-            known.schedule, known.open, known.retry = schedule, True, 0.0
+                return True
+            known.schedule, known.open, known.retry, known.tries = schedule, True, 0.0, 0
             self._changed.notify_all()
+            return True
 
     def drop(self, id_: str) -> None:
         """Let it fire no longer for a schedule."""
         with self._changed:
             known = self._wanted.setdefault(id_, _Wanted())
-            known.schedule, known.open, known.retry = None, True, 0.0
+            if known.told is None and self._telling != id_:
+                del self._wanted[id_]
+            known.schedule, known.open, known.retry, known.tries = None, True, 0.0, 0
+            self._retired = all(each.schedule is None for each in self._wanted.values())
+            self._closing = self._closing or not self._wanted
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -93,6 +116,8 @@ class _RunningEngine:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        for thread in self._after:
+            thread.join(CLOSE_SECONDS)
         while True:
             with self._changed:
                 while not self._closing and (wait := self._wait()) != 0.0:
@@ -104,10 +129,13 @@ class _RunningEngine:
             else:
                 self._tell(self._engine)
         if self._engine is not None:
-            try:
-                self._engine.stop()
-            except Exception:
-                log.exception("schedule engine %s does not stop", self._name)
+            self._stop(self._engine)
+
+    def _stop(self, engine: ScheduleEngine) -> None:
+        try:
+            engine.stop()
+        except (Exception, SystemExit):
+            log.exception("schedule engine %s does not stop", self._name)
 
     def _wait(self) -> float | None:
         """Return for how many seconds there is nothing to do; None: until something changes."""
@@ -117,10 +145,13 @@ class _RunningEngine:
         return max(0.0, (self._retry if self._engine is None else min(retries)) - time.monotonic())
 
     def _begin(self) -> None:
+        engine: ScheduleEngine | None = None
         try:
             engine = self._make()
             engine.start()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
+            if engine is not None:
+                self._stop(engine)  # what it has started already
             self._retry = time.monotonic() + RETRY_SECONDS
             with self._changed:
                 names = list(self._wanted)
@@ -132,9 +163,14 @@ class _RunningEngine:
     def _tell(self, engine: ScheduleEngine) -> None:
         """Tell it of one schedule what it does not know."""
         with self._changed:
-            id_ = min((id_ for id_, each in self._wanted.items() if each.open), key=lambda id_: self._wanted[id_].retry)
+            opened = [id_ for id_, each in self._wanted.items() if each.open]
+            if not opened:
+                return  # dropped meanwhile
+            id_ = min(opened, key=lambda id_: self._wanted[id_].retry)
             known = self._wanted[id_]
             schedule, told, known.open = known.schedule, known.told, False
+            self._telling = id_
+        failed: BaseException | None = None
         try:
             if schedule is None:
                 engine.unregister(id_)
@@ -143,16 +179,22 @@ class _RunningEngine:
             else:
                 engine.update(schedule)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
-            with self._changed:
-                if not known.open:  # nothing else is wanted by now
-                    known.open, known.retry = True, time.monotonic() + RETRY_SECONDS
-            self._failed(id_, "does not take the schedule", error)
-            return
+            failed = error
         with self._changed:
-            known.told = schedule
-            if schedule is None and not known.open:
-                del self._wanted[id_]
-        self._note(id_, "")
+            self._telling = None
+            known.tries += 1
+            gives_up = schedule is None and known.tries >= MOST_TRIES
+            if failed is None or gives_up:
+                known.told = schedule
+                if schedule is None and not known.open:
+                    del self._wanted[id_]
+                    self._closing = self._closing or not self._wanted
+            elif not known.open:  # nothing else is wanted by now
+                known.open, known.retry = True, time.monotonic() + RETRY_SECONDS
+        if failed is None:
+            self._note(id_, "")
+        else:
+            self._failed(id_, "does not take the schedule", failed)
 
     def _failed(self, id_: str, what: str, error: BaseException) -> None:
         said = error.message if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
@@ -173,6 +215,7 @@ class EnginePool:
         self._plugins = plugins
         self._lock = threading.Lock()  # taken before that of an engine
         self._engines: dict[str, _RunningEngine] = {}
+        self._ending: list[_RunningEngine] = []
         self._of: dict[str, str] = {}  # the key of each schedule's engine
         self._problems: dict[str, str] = {}  # of schedules
         self._closed = False
@@ -183,26 +226,27 @@ class EnginePool:
         Args:
             folder: where relative paths among the engine's options start.
         """
-        spec, id_ = schedule.spec.engine, schedule.id
-        key = json.dumps(spec.model_dump(mode="json", by_alias=True), sort_keys=True)
+        id_ = schedule.id
+        key = json.dumps(schedule.spec.engine.model_dump(mode="json", by_alias=True), sort_keys=True)
         with self._lock:
             if self._closed:
                 return
             if self._of.get(id_, key) != key:
                 self._engines[self._of.pop(id_)].drop(id_)
-            self._end_idle()
-            if key not in self._engines:
-                if len(self._engines) >= MOST_ENGINES:
+            self._forget_ended()
+            running = self._engines.get(key)
+            if running is not None and not running.put(schedule):  # it has just lost its last one
+                self._ending.append(self._engines.pop(key))
+                running = None
+            if running is None:
+                if len(self._engines) + len(self._ending) >= MOST_ENGINES:
                     self._problems[id_] = (
                         f"a server runs at most {MOST_ENGINES} engines with different options; give several schedules "
                         "the same ones"
                     )
                     return
-                self._engines[key] = _RunningEngine(
-                    spec.type, lambda: self._made(spec, folder), lambda id_, said: self._note(key, id_, said)
-                )
+                self._engines[key] = self._begun(key, schedule, folder)
             self._of[id_] = key
-            self._engines[key].put(schedule)
 
     def drop(self, id_: str) -> None:
         """Fire no longer for a schedule."""
@@ -211,6 +255,7 @@ class EnginePool:
             key = self._of.pop(id_, None)
             if key is not None:
                 self._engines[key].drop(id_)
+            self._forget_ended()
 
     def problem(self, id_: str) -> str:
         """Return why nothing fires for a schedule; "" if nothing is wrong."""
@@ -221,7 +266,7 @@ class EnginePool:
         """Stop all; waits up to 10 s, since an engine of others may hang."""
         with self._lock:
             self._closed = True
-            engines = list(self._engines.values())
+            engines = [*self._engines.values(), *self._ending]
         for each in engines:
             each.close()
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -230,11 +275,26 @@ class EnginePool:
         if any(each.thread.is_alive() for each in engines):
             log.warning("an engine of schedules has not stopped within %d s; the server does not wait", CLOSE_SECONDS)
 
-    def _end_idle(self) -> None:
-        """End engines without schedules, so that options which change often leave nothing; the caller has the lock."""
-        for key in self._engines.keys() - self._of.values():
-            if self._engines[key].is_idle:
-                self._engines.pop(key).close()
+    def _begun(self, key: str, schedule: Schedule, folder: Path) -> _RunningEngine:
+        """Return an engine that begins with its first schedule; the caller has the lock."""
+        spec = schedule.spec.engine
+
+        def made() -> ScheduleEngine:
+            kind = self._plugins.find(PlugInKind.ENGINE, spec.type)
+            engine: ScheduleEngine = kind(kind.parse(spec.options, folder), self._fire)
+            return engine
+
+        after = [each.thread for each in self._ending if each.name == spec.type]
+        engine = _RunningEngine(spec.type, made, lambda id_, said: self._note(key, id_, said), after)
+        engine.put(schedule)
+        engine.thread.start()
+        return engine
+
+    def _forget_ended(self) -> None:
+        """Note which engines have no schedule any more; the caller has the lock."""
+        for key in [key for key, engine in self._engines.items() if engine.is_ending]:
+            self._ending.append(self._engines.pop(key))
+        self._ending = [each for each in self._ending if each.thread.is_alive()]
 
     def _note(self, key: str, id_: str, problem: str) -> None:
         with self._lock:
@@ -243,8 +303,3 @@ class EnginePool:
             self._problems.pop(id_, None)
             if problem:
                 self._problems[id_] = problem
-
-    def _made(self, spec: EngineSpec, folder: Path) -> ScheduleEngine:
-        kind = self._plugins.find(PlugInKind.ENGINE, spec.type)
-        made: ScheduleEngine = kind(kind.parse(spec.options, folder), self._fire)
-        return made

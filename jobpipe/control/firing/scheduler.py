@@ -41,6 +41,7 @@ from jobpipe.pipelines.spec import EngineSpec
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
+MOST_AHEAD = 10_000  # intervals that are counted
 CLOSE_SECONDS = 15.0
 
 
@@ -97,6 +98,7 @@ class Scheduler:
         self._tools = tools
         self._books = IntervalStore(tools.store)
         self._engines = EnginePool(self._fire, plugins)
+        self._registering = threading.Lock()
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}  # by the monotonic clock: when to look at a schedule
         self._closing = False
@@ -152,27 +154,22 @@ class Scheduler:
             reads = tuple(_reads(pipeline, job.name))
             self._books.put_schedule(replace(known, spec=spec, reads=reads, problem=""))
 
-    def submitted(self, jobs: Iterable[JobRow]) -> None:
-        """Let the engine fire for the jobs of a file that was stored."""
+    def changed(self, jobs: Iterable[JobRow]) -> None:
+        """Let engines fire for the jobs of a file that was stored, and no longer for those that are gone."""
         for job in jobs:
-            if self._books.schedule(job.pipeline, job.name) is None:
-                self._engines.drop(_id((job.pipeline, job.name)))
-            else:
-                self._register((job.pipeline, job.name))
-
-    def deleted(self, jobs: Iterable[JobRow]) -> None:
-        """Fire no longer for jobs that are gone."""
-        for job in jobs:
-            self._engines.drop(_id((job.pipeline, job.name)))
+            self._register((job.pipeline, job.name))
 
     def _register(self, key: Key) -> None:
+        """Let the engine know what the store has: of two changes at once the later one comes last."""
         store = self._tools.store
-        with store.write():  # all of one moment
-            row, pipeline = self._books.schedule(*key), store.pipeline(key[0])
-            file = None if pipeline is None else store.definition(pipeline.name, pipeline.version)
-        if row is None or file is None:
-            return
-        self._engines.put(Schedule(_id(key), row.spec), file.folder)
+        with self._registering:
+            with store.write():  # all of one moment
+                row, pipeline, job = self._books.schedule(*key), store.pipeline(key[0]), store.job(*key)
+                file = None if pipeline is None else store.definition(pipeline.name, pipeline.version)
+            if row is None or file is None or job is None or not job.present:
+                self._engines.drop(_id(key))
+                return
+            self._engines.put(Schedule(_id(key), row.spec), file.folder)
         self.wake(key)
 
     def engine_problem(self, row: ScheduleRow) -> str:
@@ -384,8 +381,6 @@ class Scheduler:
         """
         with self._tools.store.write():
             known = self.require(pipeline, job)
-            inside = islice(Rule.of(known.spec).intervals(asked.lower, asked.upper), MOST_INTERVALS)
-            ahead = sum(each.upper > known.accepted for each in inside)
             found = self._books.overlapping(pipeline, job, asked, MOST_INTERVALS)
             within = [row for row in found if asked.lower <= row.interval.lower and row.interval.upper <= asked.upper]
             skipped_ = [row for row in within if row.state in (IntervalState.WAITING, IntervalState.FAILED)]
@@ -396,7 +391,9 @@ class Scheduler:
                 self._tools.store.add_event(pipeline, job, "skip", detail=str(asked))
         self.wake((pipeline, job))
         self._tools.held()
-        states = Counter(row.state for row in found)
+        states = Counter(row.state for row in within)
+        lower = max(known.accepted, asked.lower)
+        ahead = sum(1 for _ in islice(Rule.of(known.spec).intervals(lower, max(lower, asked.upper)), MOST_AHEAD))
         return SkippedView(
             skipped=len(skipped_),
             done=states[IntervalState.SUCCEEDED],

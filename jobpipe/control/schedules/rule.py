@@ -18,7 +18,7 @@ from jobpipe.pipelines.zones import time_zone
 
 Catchup = Literal["all", "latest", "none"]
 _INSTANT = timedelta(microseconds=1)
-_YEARS = (1970, 2999)
+YEARS = (1970, 2999)
 _LONGEST_DELAY = 366 * 86400.0
 
 
@@ -182,6 +182,6 @@ def _moment(key: str, text: str | None) -> datetime | None:
     except (ValueError, OverflowError) as error:
         what = f"schedule.{key}: {shown(text)} is not a time; give it in ISO 8601 with a zone, as 2026-11-21T00:00:00Z"
         raise ConfigError(what, key=key) from error
-    if not _YEARS[0] <= moment.year <= _YEARS[1]:
-        raise ConfigError(f"schedule.{key}: {shown(text)} is not in the years {_YEARS[0]} to {_YEARS[1]}", key=key)
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise ConfigError(f"schedule.{key}: {shown(text)} is not in the years {YEARS[0]} to {YEARS[1]}", key=key)
     return moment
