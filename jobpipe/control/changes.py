@@ -127,7 +127,7 @@ class PipelineChanges:
             same_file = self._has(submission, name)
             version = known.version + (not same_file)
             want = Want.RUN if row is None else row.want
-            store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now))
+            store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now, born=now))
             if not same_file:
                 store.add_definition(
                     DefinitionRow(
@@ -315,9 +315,18 @@ class PipelineChanges:
                     pipeline=pipeline,
                     job=job,
                 )
-            named = hashlib.sha256("\n".join((pipeline, job, lower, upper)).encode()).hexdigest()[:32]
-            again = f"range-{named}" if known is None else known.id  # also when its row is not kept any more
+            again = self._range_id(row, lower, upper) if known is None else known.id
             return self.run(self.begin_run(row, now, lower, upper, again))
+
+    def _range_id(self, job: JobRow, lower: str, upper: str) -> str:
+        """Return the id of a run over a range, the same also when its row is not kept any more.
+
+        A pipeline that was deleted and submitted again is another one: its topics would take the same id for rows that
+        they have.
+        """
+        born = self.pipeline(job.pipeline).born
+        parts = (job.pipeline, job.name, lower, upper, *([repr(born)] if born else []))
+        return f"range-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool) -> list[JobRow]:
         """Forget a pipeline; what is to be dropped elsewhere is kept as chores."""

@@ -17,7 +17,8 @@ FORMAT = 4
 _BUSY_SECONDS = 10.0
 _TABLES = """
 CREATE TABLE pipelines (
-    name TEXT PRIMARY KEY, version INTEGER NOT NULL, want TEXT NOT NULL, submitted REAL NOT NULL
+    name TEXT PRIMARY KEY, version INTEGER NOT NULL, want TEXT NOT NULL, submitted REAL NOT NULL,
+    born REAL NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE definitions (
     pipeline TEXT NOT NULL REFERENCES pipelines ON DELETE CASCADE, version INTEGER NOT NULL,
@@ -81,6 +82,8 @@ _UPGRADES = {  # from that format to the next one
         "ALTER TABLE definitions ADD COLUMN submitted REAL NOT NULL DEFAULT 0",
         "ALTER TABLE definitions ADD COLUMN submitter TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE definitions ADD COLUMN changes TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE pipelines ADD COLUMN born REAL NOT NULL DEFAULT 0",
+        "UPDATE schedules SET spec = json_remove(spec, '$.\"max-active-runs\"')",
         "UPDATE definitions SET submitted = (SELECT submitted FROM pipelines WHERE name = pipeline)",
     ),
 }

@@ -11,12 +11,18 @@ from jobpipe.pipelines.states import ENDED, JobState
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRow:
-    """A pipeline; ``version`` is that of its newest definition."""
+    """A pipeline.
+
+    Attributes:
+        version: of its newest definition.
+        submitted, born: when its newest file was, and its first one, in seconds since 1970; 0 if that is not known.
+    """
 
     name: str
     version: int
     want: Want
     submitted: float
+    born: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,10 +89,10 @@ class Store:
         return None if row is None else _pipeline(row)
 
     def put_pipeline(self, pipeline: PipelineRow) -> None:
-        """Add it, or change it."""
+        """Add it, or change all but ``born``."""
         with self.write():
             self._database.execute(
-                "INSERT INTO pipelines VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                "INSERT INTO pipelines VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
                 "version = excluded.version, want = excluded.want, submitted = excluded.submitted",
                 *asdict(pipeline).values(),
             )

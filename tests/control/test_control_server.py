@@ -824,6 +824,12 @@ def test_a_run_over_a_range_is_made_once(world: World) -> None:
     assert Snapshot.read(world.attempt(3).snapshot).lower == 1
     with pytest.raises(ControlConflict, match="are made by its schedule"):
         server.start_run(NAME, "copy", "1", "2")
+    world.work(3).end("FINISHED", 0)
+    wait(server, JobState.FINISHED)
+    server.stop(NAME)
+    server.delete(NAME)
+    server.submit(world.submission(file))
+    assert server.start_run(NAME, "report", *bounds).id != run.id  # topics would take its rows for those they have
     for wrong in (("2", "1"), ("1", "2026-11-22"), ("x", "2")):
         with pytest.raises(ConfigError, match=r"--lower|--upper"):
             server.start_run(NAME, "report", *wrong)

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from jobpipe.control import store as stores
 from jobpipe.control.bounded import TopicsOfJobs
 from jobpipe.control.interface import Want
+from jobpipe.control.interval_store import IntervalStore, ScheduleRow
 from jobpipe.control.records import (
     AttemptRow,
     DefinitionRow,
@@ -27,6 +29,7 @@ from jobpipe.control.records import (
 from jobpipe.control.store import Store
 from jobpipe.errors import StoreError
 from jobpipe.pipelines.graph import TopicNode
+from jobpipe.pipelines.spec import ScheduleSpec
 from jobpipe.pipelines.states import JobState
 from tests.pipelines.waiting import eventually
 
@@ -176,14 +179,21 @@ def test_what_a_revision_changed_is_kept(store: Store) -> None:
 
 def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
     """Its definition was submitted when the pipeline was, as far as is known; nothing else is lost."""
+    schedule = ScheduleRow(pipeline="p", job="j", spec=ScheduleSpec(every="hour"), accepted=datetime.now(UTC))
+    IntervalStore(store).put_schedule(schedule)
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for column in ("submitted", "submitter", "changes"):
             connection.execute(f"ALTER TABLE definitions DROP COLUMN {column}")
+        connection.execute("ALTER TABLE pipelines DROP COLUMN born")
+        connection.execute("UPDATE schedules SET spec = json_set(spec, '$.\"max-active-runs\"', 1)")
+        assert "max-active-runs" in connection.execute("SELECT spec FROM schedules").fetchone()[0]
         connection.execute("PRAGMA user_version = 3")
     with contextlib.closing(Store(path, lambda: 5.0)) as again:
         assert again.definition("p", 1) == replace(definition(1), submitted=1.0)
         assert again.job("p", "j") == JOB
+        assert again.pipelines() == [PipelineRow(name="p", version=1, want=Want.RUN, submitted=1.0)]
+        assert IntervalStore(again).schedule("p", "j") == schedule
     with contextlib.closing(Store(path, lambda: 5.0)) as once_more:
         assert once_more.definition("p", 1) == replace(definition(1), submitted=1.0)
 
