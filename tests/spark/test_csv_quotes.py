@@ -193,9 +193,10 @@ def csv_line(chance: random.Random, options: dict[str, Any]) -> str:
     """Return a line, mostly well-formed: values as they are, in quotes, or with quotes in wrong places."""
     separator, quote = str(options.get("sep", ",")).replace("\\t", "\t"), str(options.get("quote", '"')) or '"'
     escape, values = str(options.get("escape", "\\")), []
+    quoted = 0.4 if options.get("quote", '"') else 0.05  # where they are no quotes such values are wrong
     for kind in VALUES:
         value = chance.choice(VALUES[kind if chance.random() < 0.98 else "note"])
-        if chance.random() < 0.4 or separator in value:
+        if chance.random() < quoted or separator in value:
             doubled = value.replace(escape, escape * 2) if escape != quote else value
             value = quote + doubled.replace(quote, escape + quote) + quote
         if chance.random() < 0.02:

@@ -210,6 +210,7 @@ def test_another_writer_inserts_a_key_meanwhile(
     sink = maria.opened(columns="id,text")
     run = MySqlTarget.run
     other = maria.server.connect(maria.database)
+    committing = threading.Timer(0.5, other.commit)  # while ours waits
 
     def late(target: MySqlTarget, connection: Any, statement: str, *values: Any) -> Any:
         if statement.startswith('INSERT INTO "'):
@@ -218,7 +219,6 @@ def test_another_writer_inserts_a_key_meanwhile(
             if done:
                 other.commit()
             else:
-                committing = threading.Timer(0.5, other.commit)  # while ours waits
                 committing.start()
         return run(target, connection, statement, *values)
 
@@ -226,6 +226,8 @@ def test_another_writer_inserts_a_key_meanwhile(
         patch.setattr(MySqlTarget, "run", late)
         with pytest.raises(LinkError, match="another writer inserted a key of the micro-batch"):
             maria.write(sink, 0, [(5, "ours", 1), (6, "ours", 1)])
+        if not done:
+            committing.join()  # it still reads what the server answers
     assert maria.rows() == [(5, "theirs", 9)]
     maria.write(sink, 0, [(5, "ours", 1), (6, "ours", 1)])
     assert maria.rows() == [(5, "ours", 9), (6, "ours", None)]
