@@ -59,6 +59,7 @@ from typing import Any
 
 __all__ = [
     "AddressError",
+    "AlreadyRedriven",
     "CheckpointMismatch",
     "CheckpointTooOld",
     "ChecksumMismatch",
@@ -210,6 +211,10 @@ class NewCheckpoint(JobpipeError):
 
 class DuplicateCall(JobpipeError):
     """The sink was called twice for one batch within one run."""
+
+
+class AlreadyRedriven(JobpipeError):
+    """A row of another topic, which a batch is to publish again, was published again already; nothing was sealed."""
 
 
 class UnsupportedType(JobpipeError):

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.errors import Fenced, JobpipeError
-from jobpipe.net.capability import check_write_ticket
+from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
+from jobpipe.net.audit import audit
+from jobpipe.net.capability import check_write_ticket, write_ticket
 from jobpipe.operations import publishing
-from jobpipe.store.batches import LastSeal
+from jobpipe.store.batches import APPENDERS, ONCE, LastSeal, Shape
+from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
+from jobpipe.store.redriven import PAGE, Marks
 from jobpipe.store.seal import NewBatch
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
+
+
+APPENDER = "appender"
 
 
 def _require_publishing(topic: ServedTopic) -> None:
@@ -23,8 +30,22 @@ def _require_publishing(topic: ServedTopic) -> None:
         raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
 
 
+def _require_id_of_appender(topic: ServedTopic, query_id: str) -> None:
+    """See that an appender uses an id that no publisher has: else a publisher's batch may count as sealed.
+
+    Raises:
+        NotAuthorized: it is none.
+    """
+    if not query_id.removeprefix(ONCE).startswith(APPENDERS):
+        raise NotAuthorized(
+            f"topic {topic.topic!r}: the query id of an appender begins with {APPENDERS!r}",
+            topic=topic.topic,
+            query_id=query_id,
+        )
+
+
 class PublisherAnswers:
-    """What a publisher gets."""
+    """What a publisher gets, and an appender."""
 
     def __init__(self, coordinator: Coordinator, secret: str) -> None:
         self._coordinator = coordinator
@@ -39,6 +60,7 @@ class PublisherAnswers:
                 pair(publishing.RoomRequest, self._room),
                 pair(publishing.SealRequest, self._seal),
                 pair(publishing.DeclareRequest, self._declare),
+                pair(publishing.RedrivenRequest, self._redriven),
                 pair(publishing.AckedRequest, self._acked),
                 pair(publishing.DrainedRequest, self._drained),
                 pair(publishing.CloseRequest, self._close),
@@ -46,6 +68,8 @@ class PublisherAnswers:
         )
 
     async def _begin(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
+        if at.link.hello.role == APPENDER:
+            return await self._begin_append(at, asked)
         topic = at.topic
         newest: publishing.NewestQuery | None = None
 
@@ -69,6 +93,37 @@ class PublisherAnswers:
             full = await topic.room(asked.wait, has_room=room)
             admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
         return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
+
+    async def _begin_append(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
+        """Admit a batch of an appender, which has a write id, and batch numbers, of its own."""
+        topic = at.topic
+        topic.require_appendable()
+        _require_id_of_appender(topic, asked.query_id)
+
+        def work() -> tuple[LastSeal | None, Position | None, Shape | None, bool]:
+            store = topic.store
+            store.check_epoch()
+            last = store.batches.last_sealed(asked.query_id)
+            position = None if last is None else store.batches.at(last.n)
+            return last, position, store.batches.shape(store.batches.next_n()), topic.has_room()
+
+        last, position, shape, room = await topic.run(work)
+        if last is not None and position is not None and asked.batch_id <= last.batch_id:
+            sealed = publishing.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
+            return publishing.BeginReply(epoch=topic.epoch, last=sealed)
+        if topic.asked.serve and not room:  # it is served without its publisher, and nothing of it is removed
+            full: str | None = f"the spool is full ({topic.config.spool_max_bytes} bytes), and its publisher is away"
+        else:
+            full = await topic.room(asked.wait, has_room=room)
+        if full is not None:
+            return publishing.BeginReply(epoch=topic.epoch, full=full)
+        admitted = replace(self._coordinator.admitted(topic, topic.begin_write(asked.query_id)), hosts=())
+        appending = publishing.Appending(
+            partitions=topic.asked.parallelism if shape is None else shape.partitions,
+            partitioner="" if shape is None else shape.partitioner,
+            ticket=write_ticket(self._secret, topic.topic, admitted.write_id),
+        )
+        return publishing.BeginReply(epoch=topic.epoch, admitted=admitted, appending=appending)
 
     async def _prepare(self, at: Context, asked: publishing.PrepareRequest) -> publishing.PrepareReply:
         topic = at.topic
@@ -109,11 +164,43 @@ class PublisherAnswers:
             end=False,
         )
         schema = asked.schema.arrow, asked.schema.spark
-        position, room = await at.topic.seal(batch, list(asked.segments), schema)
+        marks = None if asked.redriven is None else asked.redriven.marks
+        if at.link.hello.role == APPENDER:
+            return await self._append(at, batch, list(asked.segments), schema, marks)
+        position, room = await at.topic.seal(batch, list(asked.segments), schema, marks)
         admitted = None
         if room and at.topic.publishing:
             admitted = self._coordinator.admitted(at.topic, at.topic.begin_write())
         return publishing.SealReply(position=position, admitted=admitted)
+
+    async def _append(
+        self,
+        at: Context,
+        batch: NewBatch,
+        segments: list[SegmentInfo],
+        schema: tuple[bytes, str | None],
+        marks: Marks | None,
+    ) -> publishing.SealReply:
+        _require_id_of_appender(at.topic, batch.query_id)
+        if any(segment.host is not None for segment in segments):
+            raise RemoteProtocolError("segments of an appender lie with the coordinator", field="segments")
+        position = await at.topic.append(batch, segments, schema, marks)
+        rows = sum(segment.rows for segment in segments)
+        audit(
+            at.link.peer_names,
+            at.link.peer,
+            "append",
+            f"done: {rows} rows, up to offset {position.n}",
+            topic=at.topic.topic,
+            instance=at.link.hello.instance,
+            changed=True,
+        )
+        return publishing.SealReply(position=position)
+
+    async def _redriven(self, at: Context, asked: publishing.RedrivenRequest) -> publishing.RedrivenReply:
+        start = asked.offset, asked.row
+        found = await at.topic.run(lambda: at.topic.store.redriven.page(asked.log, start, asked.end))
+        return publishing.RedrivenReply(tuple(map(publishing.MarkedRows.of, found)), more=len(found) == PAGE)
 
     async def _declare(self, at: Context, asked: publishing.DeclareRequest) -> publishing.DeclareReply:
         add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)

@@ -19,7 +19,7 @@ from jobpipe.coordinator.topic_flows import TopicFlows, WrittenNow
 from jobpipe.coordinator.topic_holds import TopicHolds, hold_words
 from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import KnownLog, TopicState
-from jobpipe.errors import Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
+from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets
 from jobpipe.operations.publishing import MAX_WRITERS, OpenRequest
 from jobpipe.store.batches import division_of
@@ -28,6 +28,7 @@ from jobpipe.store.holds import held_back
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import RecoveryPoint
+from jobpipe.store.redriven import Marks
 from jobpipe.store.retention import Retention
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
@@ -228,22 +229,76 @@ class ServedTopic(TopicState):
             self.news.ring()
 
     async def seal(
-        self, batch: NewBatch, segments: list[SegmentInfo], schema: tuple[bytes, str | None] | None = None
+        self,
+        batch: NewBatch,
+        segments: list[SegmentInfo],
+        schema: tuple[bytes, str | None] | None = None,
+        marks: Marks | None = None,
     ) -> tuple[Position, bool]:
         """Make the batch visible: the one commit point.
 
         Args:
             schema: of the batch, for Arrow and for Spark; None for an end mark.
+            marks: which rows of another topic it publishes again.
 
         Returns:
             The position after it, and whether another batch may be written without asking for room.
 
         Raises:
-            Fenced, CheckpointTooOld, DuplicateCall, SegmentCorrupt, SpoolError: see :meth:`TopicLog.seal`.
+            Fenced, CheckpointTooOld, DuplicateCall, AlreadyRedriven, SegmentCorrupt, SpoolError: see
+                :meth:`TopicLog.seal`.
             SpoolFull: this batch alone exceeds the cap, or the disk is full.
         """
         if not self.publishing:
             raise Fenced(f"topic {self.topic!r}: this publisher was closed or replaced", topic=self.topic)
+        self._require_size(batch, segments)
+        await self._prepare_recovery(batch, segments)
+
+        def work() -> Position:
+            number = None if schema is None else self._store.schemas.add(*schema)
+            batch_of_schema = dataclasses.replace(batch, schema_id=number)
+            return self._store.seal(batch_of_schema, segments, writing=self.writing, marks=marks)
+
+        return await self._sealing(batch, segments, work)
+
+    async def append(
+        self, batch: NewBatch, segments: list[SegmentInfo], schema: tuple[bytes, str | None], marks: Marks | None
+    ) -> Position:
+        """Seal a batch of an appender, which publishes next to the topic's publisher; return the position after it.
+
+        The publisher goes on, and need not live: who serves the log has its epoch.
+
+        Raises:
+            ConfigError: see :meth:`require_appendable`.
+            SchemaMismatch: see :meth:`TopicLog.append`. The others are those of :meth:`seal`.
+        """
+        self.require_appendable()
+        self._require_size(batch, segments)
+
+        def work() -> Position:
+            return self._store.append(batch, segments, schema, writing=self.writing, marks=marks)
+
+        return (await self._sealing(batch, segments, work))[0]
+
+    def require_appendable(self) -> None:
+        """See that appenders may publish next to the topic's publisher.
+
+        A recovery point says that all before a batch was committed by the required subscriptions, since their publisher
+        waits for that between two batches. A batch of an appender in between would make it wrong.
+
+        Raises:
+            ConfigError: the publisher has ``acks=all``.
+        """
+        if self._keep_recovery_point is not None:
+            raise ConfigError(
+                f"topic {self.topic!r}: its publisher, {self.asked.name!r}, has acks=all, so nothing can be published "
+                "next to it: where the log continues if its spool is lost would be wrong. Stop the publisher, publish "
+                "these rows, and start it again",
+                topic=self.topic,
+                key="acks",
+            )
+
+    def _require_size(self, batch: NewBatch, segments: list[SegmentInfo]) -> None:
         size = sum(segment.length for segment in segments)
         if size > self.config.spool_max_bytes:
             raise SpoolFull(
@@ -253,11 +308,12 @@ class ServedTopic(TopicState):
                 size=size,
                 limit=self.config.spool_max_bytes,
             )
-        await self._prepare_recovery(batch, segments)
 
+    async def _sealing(
+        self, batch: NewBatch, segments: list[SegmentInfo], seal: Callable[[], Position]
+    ) -> tuple[Position, bool]:
         def work() -> tuple[Position, Position, bool, bool]:
-            store, number = self._store, None if schema is None else self._store.schemas.add(*schema)
-            position = store.seal(dataclasses.replace(batch, schema_id=number), segments, writing=self.writing)
+            store, position = self._store, seal()
             with contextlib.suppress(SpoolError):  # the batch is sealed already: report success
                 return position, store.batches.head(), store.batches.ended(), self.has_room()
             return position, store.batches.head(), store.batches.ended(), False

@@ -100,7 +100,7 @@ class Trust:
         """
         topic, name = link.hello.topic, link.hello.name
         match link.hello.role:
-            case "publisher":
+            case "publisher" | "appender":
                 self.require(link, PUBLISH, topic)
             case "subscriber":
                 self.require(link, READ, topic, name or "")

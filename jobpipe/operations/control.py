@@ -5,20 +5,21 @@ from __future__ import annotations
 from jobpipe.operations import administration, flows, publishing, reading, subscribing
 from jobpipe.operations.table import EVERYBODY, Operation, table
 
-_PUBLISHER, _SUBSCRIBER, _READER, _ADMIN = (
-    frozenset({role}) for role in ("publisher", "subscriber", "reader", "admin")
+_PUBLISHER, _SUBSCRIBER, _READER, _ADMIN, _APPENDER = (
+    frozenset({role}) for role in ("publisher", "subscriber", "reader", "admin", "appender")
 )
 
 CONTROL = table(
     Operation(publishing.OpenRequest, _PUBLISHER),
-    Operation(publishing.BeginRequest, _PUBLISHER),
+    Operation(publishing.BeginRequest, _PUBLISHER | _APPENDER),
     Operation(publishing.PrepareRequest, _PUBLISHER),
     Operation(publishing.RoomRequest, _PUBLISHER),
-    Operation(publishing.SealRequest, _PUBLISHER),
+    Operation(publishing.SealRequest, _PUBLISHER | _APPENDER),
     Operation(publishing.AckedRequest, _PUBLISHER),
     Operation(publishing.DrainedRequest, _PUBLISHER | _ADMIN),
     Operation(publishing.CloseRequest, _PUBLISHER),
     Operation(publishing.DeclareRequest, _PUBLISHER),
+    Operation(publishing.RedrivenRequest, _READER | _APPENDER),
     Operation(subscribing.GrantRequest, _SUBSCRIBER),
     Operation(subscribing.FirstRequest, _SUBSCRIBER),
     Operation(subscribing.PollRequest, EVERYBODY),
@@ -32,7 +33,7 @@ CONTROL = table(
     Operation(reading.CutRequest, _SUBSCRIBER | _READER, expensive=True),
     Operation(reading.LeaseRequest, _READER),
     Operation(reading.ReleaseRequest, _READER),
-    Operation(reading.SchemaRequest, EVERYBODY),
+    Operation(reading.SchemaRequest, EVERYBODY | _APPENDER),
     Operation(flows.BeginFlowRequest, _PUBLISHER | _SUBSCRIBER),
     Operation(flows.CursorsRequest, _PUBLISHER | _SUBSCRIBER),
     Operation(flows.HaltRequest, _SUBSCRIBER),

@@ -32,6 +32,7 @@ from jobpipe.operations.fields import (
 )
 from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth, Whole
 from jobpipe.store.index import SegmentInfo, is_host_id
+from jobpipe.store.redriven import PAGE, Marks, RowRange
 from jobpipe_registry.names import MAX_PARALLELISM
 
 MAX_SEGMENTS = 100_000  # of one batch; the 16 MiB of a frame hold fewer
@@ -188,6 +189,20 @@ class Admitted(Fields):
 
 
 @message
+class Appending(Fields):
+    """What an appender must know besides, to write a batch.
+
+    Attributes:
+        partitions, partitioner: of the newest batch; the batch must have the same.
+        ticket: lets it send files of the batch to the data process.
+    """
+
+    partitions: Annotated[int, Whole(1, MAX_PARTITION)]
+    partitioner: FreeText
+    ticket: Secret
+
+
+@message
 class BeginReply(Fields):
     """Whether the batch is sealed already, or may be written.
 
@@ -197,6 +212,7 @@ class BeginReply(Fields):
         newest: of any query, told where the query has sealed nothing.
         full: why there is no room; None if there is.
         admitted: None for a batch that is sealed, and where there is no room.
+        appending: for an appender, with ``admitted``.
     """
 
     epoch: Count
@@ -204,6 +220,7 @@ class BeginReply(Fields):
     newest: Annotated[NewestQuery | None, Nested(NewestQuery)] = None
     full: Annotated[str | None, Text(4096, printable=False)] = None
     admitted: Annotated[Admitted | None, Nested(Admitted)] = None
+    appending: Annotated[Appending | None, Nested(Appending), OMITTED] = None
 
 
 @message
@@ -296,6 +313,74 @@ def segments_of(items: Iterable[Mapping[str, Any]], blob: bytes) -> tuple[Segmen
 
 
 @message
+class MarkedRows(Fields):
+    """Rows of one batch of another topic: from number ``first`` to ``last``, both included."""
+
+    offset: Count
+    first: Count
+    last: Count
+
+    @classmethod
+    def of(cls, rows: RowRange) -> Self:
+        """Return the form that travels."""
+        return cls(rows.offset, rows.first, rows.last)
+
+    @property
+    def range(self) -> RowRange:
+        """The rows.
+
+        Raises:
+            RemoteProtocolError: the last one lies before the first one.
+        """
+        if self.last < self.first:
+            raise RemoteProtocolError(f"rows end at {self.last}, before {self.first}", field="last")
+        return RowRange(self.offset, self.first, self.last)
+
+
+@message
+class RedrivenRows(Fields):
+    """Which rows of another topic a batch publishes again.
+
+    Attributes:
+        log: id of that topic's log.
+        tail: offset of the first batch that it still has; what is marked before that is forgotten.
+        rows: what is marked.
+    """
+
+    log: LogId
+    tail: Count
+    rows: Annotated[tuple[MarkedRows, ...], Items(Nested(MarkedRows), PAGE)]
+
+    @classmethod
+    def of(cls, marks: Marks) -> Self:
+        """Return the form that travels."""
+        return cls(marks.log, marks.tail, tuple(map(MarkedRows.of, marks.rows)))
+
+    @property
+    def marks(self) -> Marks:
+        """What is stored; raises as :attr:`MarkedRows.range`."""
+        return Marks(self.log, self.tail, tuple(rows.range for rows in self.rows))
+
+
+@message
+class RedrivenReply(Fields):
+    """What is marked, in order; ``more`` if more follows."""
+
+    rows: Annotated[tuple[MarkedRows, ...], Items(Nested(MarkedRows), PAGE)]
+    more: Flag
+
+
+@message
+class RedrivenRequest(RequestFor[RedrivenReply], op="redriven"):
+    """Which rows of another topic were published again here: from a row of a batch on, up to offset ``end``."""
+
+    log: LogId
+    end: Count
+    offset: Count = 0
+    row: Count = 0
+
+
+@message
 class SealReply(Fields):
     """The position after the batch; ``admitted`` if the next one may come at once."""
 
@@ -315,6 +400,7 @@ class SealRequest(RequestFor[SealReply], op="seal"):
     partitions: Annotated[int, Whole(1, MAX_PARTITION)]
     partitioner: FreeText
     segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)]
+    redriven: Annotated[RedrivenRows | None, Nested(RedrivenRows), OMITTED] = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:

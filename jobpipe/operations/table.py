@@ -10,7 +10,7 @@ from jobpipe.errors import NotAuthorized, RemoteProtocolError, shown
 from jobpipe.operations.fields import Fields, R, RequestFor
 from jobpipe.wire.messages import ROLES, Request
 
-EVERYBODY = frozenset(ROLES)
+EVERYBODY = frozenset(ROLES) - {"appender"}  # an appender need not have the right to read
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from jobpipe.store.database import Database
 from jobpipe.store.index import SegmentIndex
 from jobpipe.store.position import Position, prefix
 
+APPENDERS = "append-"  # begins, perhaps after ONCE, the ids of those who publish next to a topic's publisher
 ONCE = "once:"  # begins the ids of queries that publish in one process, or one run, and never come again
 
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jobpipe.errors import RemoteProtocolError, SpoolError
-from jobpipe.store.batches import ONCE, Batches, LastSeal
+from jobpipe.store.batches import APPENDERS, ONCE, Batches, LastSeal
 from jobpipe.store.database import Database
 from jobpipe.store.position import Position
 
@@ -173,7 +173,10 @@ class Recovery:
             division = SEVERAL if lost and division else ""
         others = [
             row
-            for kind in ("once_up IS NULL", f"once_up IS NOT NULL AND query_id LIKE '{ONCE}%:%'")
+            for kind in (
+                f"once_up IS NULL AND query_id NOT LIKE '{APPENDERS}%'",
+                f"once_up IS NOT NULL AND query_id LIKE '{ONCE}%:%'",
+            )
             for row in self._db.all(
                 f"SELECT query_id, batch_id FROM queries WHERE query_id != ? AND {kind} ORDER BY n DESC LIMIT ?",  # noqa: S608 - constants
                 *(query_id, MAX_QUERIES),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from jobpipe.errors import SpoolError
 
 APPLICATION = 0x4A504950  # "JPIP"
-FORMAT = 8
+FORMAT = 9
 _TABLES = """
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
@@ -71,6 +71,10 @@ CREATE TABLE holds(
 -- Which subscriptions the publisher declared as required, and what was changed since (1: added, 0: taken away); see
 -- required.py.
 CREATE TABLE required(name TEXT PRIMARY KEY, declared INTEGER NOT NULL, changed INTEGER);
+-- Rows of other topics' batches that were published again here; see redriven.py.
+CREATE TABLE redriven(
+    log TEXT NOT NULL, n INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (log, n, first)) WITHOUT ROWID;
 """
 
 

@@ -6,11 +6,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from jobpipe.errors import Fenced, JobpipeError, SpoolError, SpoolFull
+from jobpipe.errors import Fenced, JobpipeError, SchemaMismatch, SpoolError, SpoolFull
 from jobpipe.store.batches import Batches
 from jobpipe.store.clock import Clock
 from jobpipe.store.cursors import Cursors
@@ -27,6 +27,7 @@ from jobpipe.store.plan import Planner
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.recovery import Recovery, RecoveryPoint
+from jobpipe.store.redriven import Marks, Redriven
 from jobpipe.store.required import Required
 from jobpipe.store.retention import Retirer
 from jobpipe.store.schemas import Schemas
@@ -38,6 +39,7 @@ from jobpipe.store.subscriptions import Subscriptions
 
 log = logging.getLogger(__name__)
 
+CHANGED = "changed"
 _SHORTEN_AGAIN = 1.0  # seconds until the next try if readers blocked the last one; each try delays seals
 
 
@@ -58,6 +60,7 @@ class TopicLog:
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
+        redriven: Which rows of other topics were published again here.
         cursors: Progress of the flow jobs that keep their progress in this catalog.
         parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
@@ -82,6 +85,7 @@ class TopicLog:
         self.locator = Locator(database, batches, self.recovery, clock)
         self.subscriptions = Subscriptions(database, batches, clock)
         self.required = Required(database, self.subscriptions)
+        self.redriven = Redriven(database, topic)
         self.slots = Slots(database, batches, self.subscriptions, clock)
         self.leases = Leases(database, batches, clock)
         self.holds = holds = Holds(database, batches, clock)
@@ -260,7 +264,14 @@ class TopicLog:
         """Raise Fenced if another publisher has taken the log over."""
         self._db.check_epoch()
 
-    def seal(self, batch: NewBatch, segments: list[SegmentInfo], *, writing: Container[str] | None = None) -> Position:
+    def seal(
+        self,
+        batch: NewBatch,
+        segments: list[SegmentInfo],
+        *,
+        writing: Container[str] | None = None,
+        marks: Marks | None = None,
+    ) -> Position:
         """Make the batch visible, durably, together with pending acknowledgements; return the position after it.
 
         A batch that is sealed already is left alone. A batch without rows takes no offset, with two exceptions: an end
@@ -271,8 +282,10 @@ class TopicLog:
             writing: Write ids of the batches that are being written, as for :meth:`Retirer.sweep`. If the batch has
                 files, its own write id must be among them: the files of any other id may have been removed, or a host
                 server may be about to do so. None skips this check.
+            marks: Which rows of another topic the batch publishes again.
 
         Raises:
+            AlreadyRedriven: one of these was published again before; nothing is sealed.
             Fenced: another publisher has taken the log over, or this object never did.
             CheckpointTooOld: a later batch of the query is sealed.
             DuplicateCall: another call of the same run of the query has sealed it.
@@ -298,11 +311,45 @@ class TopicLog:
         segments, was_undecided = self._sealer.check(batch, segments), self.recovery.undecided is not None
         with self._db.write():
             position = self._sealer.insert(batch, segments)
+            if marks is not None:
+                self.redriven.mark(marks)
             self.subscriptions.write()
         self.subscriptions.written()
         if was_undecided:
             self.subscriptions.reload()
         return position
+
+    def append(
+        self,
+        batch: NewBatch,
+        segments: list[SegmentInfo],
+        schema: tuple[bytes, str | None],
+        *,
+        writing: Container[str] | None = None,
+        marks: Marks | None = None,
+    ) -> Position:
+        """Seal a batch as :meth:`seal`, of an appender, which publishes next to the topic's publisher.
+
+        It must have the newest schema, and the partitions of the newest batch: what comes later is the publisher's to
+        decide.
+
+        Raises:
+            SchemaMismatch: it has others; ``fields["reason"]`` is ``CHANGED``. Nothing is sealed.
+        """
+        self._require_epoch()
+        replayed = self._sealer.replayed(batch)
+        if replayed is not None:
+            return replayed
+        newest, shape = self.schemas.newest(), self.batches.shape(self.batches.next_n())
+        same = shape is None or (shape.partitions, shape.partitioner) == (batch.partitions, batch.partitioner)
+        if newest is None or newest[1:] != schema or not same:
+            raise SchemaMismatch(
+                f"topic {self.topic!r}: its schema, or its partitions, changed while the batch was written; nothing "
+                "was sealed. Begin the batch again",
+                topic=self.topic,
+                reason=CHANGED,
+            )
+        return self.seal(replace(batch, schema_id=newest[0]), segments, writing=writing, marks=marks)
 
     def seal_parts(self, parts: Sequence[SegmentPart], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
         """Seal what tasks of flow jobs publish, and move their cursors; see :meth:`PartSealer.seal`."""

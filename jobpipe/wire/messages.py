@@ -11,8 +11,9 @@ from typing import Any, ClassVar, TypeAlias
 from jobpipe.errors import JobpipeError, RemoteProtocolError, from_fault
 from jobpipe.wire.frames import VERSION, Kind
 
-ROLES = ("publisher", "subscriber", "reader", "admin")
-"""publisher: driver or task of the job; subscriber: control link with a name; reader: data or one-off question."""
+ROLES = ("publisher", "subscriber", "reader", "admin", "appender")
+"""publisher: driver or task of the job; subscriber: control link with a name; reader: data or one-off question;
+appender: publishes next to the job, through its coordinator, such as a redrive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,18 @@ class Asking:
         self.host: Coordinator = world.host(**self.changes)
         self._service = ControlService(self.host, Trust(world.config(**self.changes)), JOB)
 
-    async def ask(self, request: RequestFor[R], *, job: str = JOB) -> R:
+    async def ask(self, request: RequestFor[R], *, job: str = JOB, role: str = "publisher") -> R:
         """Return the reply, having travelled; with the secret of the job."""
-        hello = Hello(topic="orders", role="publisher", instance="i")
-        link = cast("Any", SimpleNamespace(hello=hello, peer_names=(), peer="", ended=None))
-        args = {**request.to_json(), **({"job": job} if job else {})}
-        reply, blob = await self._service.handle(link, Request(1, request.op, args, request.blob))
+        reply, blob = await self.ask_raw(request.op, request.to_json(), request.blob, job=job, role=role)
         return cast("R", request.reply.from_json(reply, blob))
+
+    async def ask_raw(
+        self, op: str, args: dict[str, Any], blob: bytes = b"", *, job: str = JOB, role: str = "publisher"
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the reply as it travels."""
+        hello = Hello(topic="orders", role=role, instance="i")
+        link = cast("Any", SimpleNamespace(hello=hello, peer_names=(), peer="", ended=None))
+        return await self._service.handle(link, Request(1, op, {**args, **({"job": job} if job else {})}, blob))
 
     def order(self, opener: str = A, **given: Any) -> OpenRequest:
         """Return what opens the topic."""

@@ -107,7 +107,7 @@ async def is_read_or_fails(self: Coordinator, topic: ServedTopic) -> bool:
 seal, run = TopicLog.seal, LogThread.run
 
 
-def seal_what_may_be_gone(self: TopicLog, batch: Any, segments: Any, *, writing: Any = None) -> Any:
+def seal_what_may_be_gone(self: TopicLog, batch: Any, segments: Any, *, writing: Any = None, **how: Any) -> Any:
     return seal(self, batch, segments)
 
 

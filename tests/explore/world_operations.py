@@ -11,6 +11,7 @@ from typing import Any
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.net.capability import write_ticket
+from jobpipe.store.batches import APPENDERS, ONCE
 from jobpipe.testing import SCHEMA
 from jobpipe_registry.records import OwnerRecord
 from tests.explore import world_asking as asking
@@ -18,6 +19,7 @@ from tests.explore.world import HOST, HOST_ENDPOINT, SECRET, TOPIC, Coordinator,
 from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation
 
 WRITER = "ab"
+APPENDER = f"{ONCE}{APPENDERS}x"
 PATIENCE = 300.0  # virtual seconds that an operation may take
 
 
@@ -204,6 +206,29 @@ async def _seal_late(stage: Stage) -> Any:
     with contextlib.suppress(JobpipeError):
         await late
     await stage.batch(stage.a, stage.batch_id, inline=False)
+
+
+async def _append(stage: Stage) -> Any:
+    """A process that is not the publisher publishes a batch; done again, it has the same id, and marks the same row."""
+    number = stage.kept.setdefault("append", stage.batch_id)
+    link = stage.a.link("appender")
+    begun = (await stage.a.answer(link, "begin", {"query_id": APPENDER, "batch_id": number}))[0]
+    if begun["last"] is None:
+        segments = stage.write(begun["admitted"]["write_id"], number, inline=stage.kept.get("inline", True))
+        marks = {"log": "0" * 16, "tail": 0, "rows": [{"offset": 0, "first": 0, "last": 0}]}
+        await stage.append(stage.a, link, APPENDER, number, begun["admitted"]["write_id"], segments, marks)
+    stage.batch_id = number + 1
+    return (await stage.a.answer(link, "redriven", {"log": "0" * 16, "end": 1}))[0]
+
+
+async def _in_files(stage: Stage) -> None:
+    stage.kept["inline"] = False
+
+
+def _appended(stage: Stage, result: Any) -> None:
+    topic = stage.a.topic
+    asking.demand(stage, topic is not None and topic.head.n == BASE + 1, "appended twice, or not at all")
+    asking.demand(stage, len(result["rows"]) == 1, f"marked: {result}")
 
 
 async def _acked(stage: Stage) -> Any:
@@ -393,6 +418,8 @@ OPERATIONS: dict[str, Operation] = {
             placements=("host",),
             halfway=True,
         ),
+        Operation("append", _append, verify=_appended),
+        Operation("append files", _append, _in_files, _appended),
         Operation("acked", _acked),
         Operation("drained", _drained, verify=_lagging),
         Operation("close", _close_final, verify=_closed, acks=BOTH),

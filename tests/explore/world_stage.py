@@ -95,25 +95,18 @@ class Stage:
     async def seal(self, at: Coordinator, batch_id: int, write_id: str, segments: Any, *, run: str = "run") -> Any:
         """Seal a batch whose segments are written, noting it in the journal."""
         self.journal.intend(batch_id, self.rows.ranges(batch_id))
-        result = await self.publish(
-            at,
-            "seal",
-            {
-                "query_id": QUERY,
-                "batch_id": batch_id,
-                "run_id": run,
-                "write_id": write_id,
-                "schema": {"arrow": base64.b64encode(SCHEMA.serialize().to_pybytes()).decode(), "spark": None},
-                "partitions": PARTITIONS,
-                "partitioner": "rr",
-                "segments": [
-                    {**info.to_json(), "inline": None if info.data is None else len(info.data)} for info in segments
-                ],
-            },
-            b"".join(info.data for info in segments if info.data is not None),
-        )
+        result = await self.publish(at, "seal", *_sealing(QUERY, batch_id, run, write_id, segments))
         self.journal.seal(batch_id)
         return result
+
+    async def append(
+        self, at: Coordinator, link: Any, query: str, batch_id: int, write_id: str, segments: Any, marks: Any
+    ) -> None:
+        """Seal a batch as a process that is not the publisher."""
+        self.journal.intend(batch_id, self.rows.ranges(batch_id))
+        args, blob = _sealing(query, batch_id, write_id, write_id, segments)
+        await at.answer(link, "seal", {**args, "redriven": marks}, blob)
+        self.journal.seal(batch_id)
 
     def write(self, write_id: str, batch_id: int, *, inline: bool = True) -> Any:
         """Write a batch's segments, as the tasks do."""
@@ -322,3 +315,18 @@ class Stage:
 def meaning(error: Exception) -> str:
     """Return how an error is named in a report."""
     return f"{type(error).__name__}: {error.message if isinstance(error, JobpipeError) else error}"
+
+
+def _sealing(query: str, batch_id: int, run: str, write_id: str, segments: Any) -> tuple[dict[str, Any], bytes]:
+    """Return the arguments and bytes of a request that seals a batch."""
+    args = {
+        "query_id": query,
+        "batch_id": batch_id,
+        "run_id": run,
+        "write_id": write_id,
+        "schema": {"arrow": base64.b64encode(SCHEMA.serialize().to_pybytes()).decode(), "spark": None},
+        "partitions": PARTITIONS,
+        "partitioner": "rr",
+        "segments": [{**info.to_json(), "inline": None if info.data is None else len(info.data)} for info in segments],
+    }
+    return args, b"".join(info.data for info in segments if info.data is not None)

@@ -1,0 +1,329 @@
+"""Who publishes beside a topic's publisher, through its coordinator: what it may do, and what it leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jobpipe.errors import (
+    AlreadyRedriven,
+    ConfigError,
+    NotAuthorized,
+    RemoteProtocolError,
+    SchemaMismatch,
+    SpoolError,
+    TopicNotFound,
+)
+from jobpipe.net.capability import write_ticket
+from jobpipe.operations.control import CONTROL
+from jobpipe.operations.fields import RequestFor
+from jobpipe.operations.publishing import (
+    BeginReply,
+    BeginRequest,
+    CloseRequest,
+    DeclareRequest,
+    MarkedRows,
+    OpenRequest,
+    RedrivenRequest,
+    RedrivenRows,
+    Schema,
+    SealReply,
+    SealRequest,
+)
+from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.topic_log import TopicLog
+from tests.coordinator.kit import World, run
+from tests.coordinator.test_prepared import JOB, SMALL, A, Asking
+from tests.store.build import SCHEMA, rows, written
+
+QUERY = f"{ONCE}{APPENDERS}x"
+LETTERS = "0123456789abcdef"
+
+
+class Beside(Asking):
+    """A publisher, and somebody who publishes beside it."""
+
+    async def publish(self, number: int) -> SealReply:
+        """Seal a batch of the topic's publisher."""
+        begun = await self.ask(BeginRequest("q", number, "r1"))
+        assert begun.admitted is not None
+        return await self.seal("q", number, begun.admitted.write_id, await self.small(begun.admitted.write_id, number))
+
+    async def small(self, write_id: str, number: int, *, inline: bool = True) -> tuple[Any, ...]:
+        """Write one row."""
+        store, parts = self.topic.store, [(0, rows(0, 100 * number, 1))]
+        return tuple((await self.topic.run(lambda: written(store, parts, inline=inline, write_id=write_id)))[1])
+
+    async def beside(self, request: RequestFor[Any]) -> Any:
+        """Ask without the job's secret."""
+        return await self.ask(request, job="", role="appender")
+
+    async def begin(self, number: int, query: str = QUERY) -> BeginReply:
+        """Begin a batch beside the publisher."""
+        begun: BeginReply = await self.beside(BeginRequest(query, number))
+        return begun
+
+    def sealing(self, number: int, begun: BeginReply, segments: tuple[Any, ...], *marks: tuple[int, int, int]) -> Any:
+        """Return the request that seals a batch."""
+        assert begun.admitted is not None
+        assert begun.appending is not None
+        return SealRequest(
+            query_id=QUERY,
+            batch_id=number,
+            run_id=begun.admitted.write_id,
+            write_id=begun.admitted.write_id,
+            schema=Schema(SCHEMA.serialize().to_pybytes(), None),
+            partitions=begun.appending.partitions,
+            partitioner=begun.appending.partitioner,
+            segments=segments,
+            redriven=RedrivenRows(LETTERS, 0, tuple(MarkedRows(*each) for each in marks)) if marks else None,
+        )
+
+    async def append(self, number: int, *marks: tuple[int, int, int], inline: bool = True) -> SealReply:
+        """Publish one row beside the publisher."""
+        begun = await self.begin(number)
+        assert begun.admitted is not None
+        segments = await self.small(begun.admitted.write_id, number, inline=inline)
+        reply: SealReply = await self.beside(self.sealing(number, begun, segments, *marks))
+        return reply
+
+    def queries(self) -> list[str]:
+        """Return who sealed the batches, in their order."""
+        found = self.topic.store._db.all("SELECT query_id FROM batches ORDER BY n")
+        return [row["query_id"] for row in found]
+
+
+def test_batches_of_both_in_turn(world: World) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        for number in range(3):
+            assert (await asking.publish(number)).position.n == 2 * number + 1
+            reply = await asking.append(number, (number, 0, 0), inline=number != 1)
+            assert (reply.position.n, reply.admitted) == (2 * number + 2, None)
+        assert asking.queries() == ["q", QUERY] * 3
+        assert asking.topic.store.batches.shape(6).first_n == 0  # type: ignore[union-attr]
+        marked = await asking.beside(RedrivenRequest(LETTERS, 2))
+        assert [row.range.offset for row in marked.rows] == [0, 1]
+        assert not marked.more
+
+    run(scenario())
+
+
+def test_the_publishers_batch_in_progress_is_left_alone(world: World) -> None:
+    """Its files are not swept, and it is sealed as it was admitted, by the answer of its last seal too."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        sealed = await asking.publish(0)
+        assert sealed.admitted is not None
+        write_id = sealed.admitted.write_id
+        segments = await asking.write(write_id, 1)
+        await asking.append(0, inline=False)
+        assert await asking.swept() == 0
+        assert (await asking.seal("q", 1, write_id, segments)).position.n == 3
+
+    run(scenario())
+
+
+def test_it_is_told_what_it_needs_and_no_more(world: World) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        assert begun.admitted is not None
+        assert begun.appending is not None
+        assert (begun.appending.partitions, begun.appending.partitioner) == (2, "hash")
+        assert begun.appending.ticket == write_ticket(JOB, "orders", begun.admitted.write_id)
+        assert (begun.admitted.hosts, begun.newest) == ((), None)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", sorted(set(CONTROL) - {"begin", "seal", "redriven", "schema"}))
+def test_it_may_do_nothing_else(world: World, name: str) -> None:
+    """Not even what a publisher may do, with the publisher's secret."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        known: dict[str, RequestFor[Any]] = {
+            "close": CloseRequest(final=False),
+            "open": asking.order(),
+            "declare": DeclareRequest(None, SCHEMA.serialize().to_pybytes()),
+        }
+        request = known.get(name)
+        if request is not None and not isinstance(request, OpenRequest):
+            await asking.ask(request)  # the publisher may
+            await asking.open()
+        with pytest.raises(NotAuthorized, match="not for the role 'appender'"):
+            await asking.ask_raw(name, {} if request is None else request.to_json(), role="appender", job=JOB)
+
+    run(scenario())
+
+
+def test_it_cannot_take_a_publishers_number(world: World) -> None:
+    """Under a publisher's id its next batch would count as sealed, and never come."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        assert begun.admitted is not None
+        request = asking.sealing(0, begun, await asking.small(begun.admitted.write_id, 1))
+        for query in ("q", "", "once:q", "an append-x"):
+            with pytest.raises(NotAuthorized, match="query id"):
+                await asking.begin(1, query)
+            with pytest.raises(NotAuthorized, match="query id"):
+                await asking.beside(replace(request, query_id=query))
+        assert (await asking.beside(request)).position.n == 2
+        assert (await asking.publish(1)).position.n == 3
+
+    run(scenario())
+
+
+def test_a_row_is_marked_once(world: World) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        await asking.append(0, (4, 0, 3))
+        with pytest.raises(AlreadyRedriven):
+            await asking.append(1, (4, 3, 3))
+        assert (await asking.append(1, (4, 4, 4))).position.n == 3
+        begun = await asking.begin(1)
+        assert begun.last is not None  # as it learns whose answer was lost
+        assert (begun.last.batch_id, begun.last.position.n, begun.admitted) == (1, 3, None)
+        with pytest.raises(RemoteProtocolError, match="before"):
+            await asking.append(2, (4, 7, 6))
+
+    run(scenario())
+
+
+def test_a_schema_that_changed_meanwhile(world: World) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        assert begun.admitted is not None
+        segments = await asking.small(begun.admitted.write_id, 1)
+        more = SCHEMA.append(SCHEMA.field(0).with_name("more"))
+        await asking.ask(DeclareRequest(None, more.serialize().to_pybytes()))
+        with pytest.raises(SchemaMismatch):
+            await asking.beside(asking.sealing(0, begun, segments))
+        await asking.ask(DeclareRequest(None, SCHEMA.serialize().to_pybytes()))
+        assert (await asking.beside(asking.sealing(0, begun, segments))).position.n == 2
+
+    run(scenario())
+
+
+def test_beside_acks_all_it_is_refused(world: World) -> None:
+    """A recovery point says that what is before a batch was committed: its publisher waits for that, others do not."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open(required=("billing",))
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        assert begun.admitted is not None
+        asking.topic._keep_recovery_point = lambda _: None
+        with pytest.raises(ConfigError, match="acks=all"):
+            await asking.begin(0)
+        with pytest.raises(ConfigError, match="acks=all"):
+            await asking.beside(asking.sealing(0, begun, await asking.small(begun.admitted.write_id, 0)))
+
+    run(scenario())
+
+
+def test_a_topic_that_is_served_without_its_publisher(world: World) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        await asking.ask(CloseRequest(final=True))
+        assert (await asking.append(0, (1, 0, 0))).position.n == 3  # after the end mark
+        await asking.ask(asking.order(serve=True))
+        assert (await asking.append(1, (2, 0, 0))).position.n == 4
+        await asking.ask(asking.order())
+        assert (await asking.publish(1)).position.n == 5
+
+    run(scenario())
+
+
+def test_a_full_spool_without_its_publisher(world: World) -> None:
+    """Nothing is removed then, whatever the configuration of who serves it says."""
+
+    async def scenario() -> None:
+        asking = Beside(world, **SMALL, spool__on_full="drop_oldest")
+        await asking.open()
+        await asking.publish(0)
+        assert (await asking.begin(0)).full is None
+        while asking.topic.store.used_bytes() < asking.topic.config.spool_max_bytes:
+            await asking.publish(asking.topic.head.n)
+        head = asking.topic.head
+        await asking.ask(CloseRequest(final=False))
+        await asking.ask(asking.order(serve=True))
+        begun = await asking.begin(0)
+        assert "is full" in (begun.full or "")
+        assert begun.admitted is None
+        assert (asking.topic.head, asking.topic.store.batches.tail_n()) == (head, 0)
+
+    run(scenario())
+
+
+def test_a_topic_that_is_not_served_here(world: World) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        with pytest.raises(TopicNotFound):
+            await asking.begin(0)
+        await asking.open()
+        await asking.begin(0)
+
+    run(scenario())
+
+
+def test_files_of_a_coordinator_before_this_one(world: World) -> None:
+    """It does not know the write id: the file may have been swept, so the batch is written again."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        assert begun.admitted is not None
+        segments = await asking.small(begun.admitted.write_id, 1, inline=False)
+        asking.topic.writing.discard(begun.admitted.write_id)
+        with pytest.raises(SpoolError, match="may have been removed"):
+            await asking.beside(asking.sealing(0, begun, segments))
+        assert (await asking.append(0, inline=False)).position.n == 2
+
+    run(scenario())
+
+
+def test_a_killed_coordinator_has_both_or_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without marks, or marks without rows, are in no catalog."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open(A)
+        await asking.publish(0)
+        await asking.append(0, (1, 0, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr("jobpipe.store.redriven.Redriven.mark", _fails)
+            with pytest.raises(SpoolError, match="power"):
+                await asking.append(1, (2, 0, 0))
+        store: TopicLog = asking.topic.store
+        assert (store.batches.next_n(), len(store.redriven.page(LETTERS, (0, 0), 9))) == (2, 1)
+        assert (await asking.append(1, (2, 0, 0))).position.n == 3
+
+    run(scenario())
+
+
+def _fails(*_: object) -> None:
+    raise SpoolError("the power went")

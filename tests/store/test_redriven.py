@@ -1,0 +1,164 @@
+"""Marks of rows that were published again: one transaction with the rows, and no row twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobpipe.errors import AlreadyRedriven, Fenced, SchemaMismatch
+from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.redriven import Marks, RowRange, ranges_of
+from jobpipe.store.seal import NewBatch
+from jobpipe.store.topic_log import CHANGED, TopicLog
+from tests.store.build import SCHEMA, look_into, open_log, rows, seal, written
+
+LETTERS = "0123456789abcdef"
+QUERY = f"{ONCE}{APPENDERS}x"
+BYTES = SCHEMA.serialize().to_pybytes()
+
+
+def marks(*found: tuple[int, int, int], tail: int = 0, log: str = LETTERS) -> Marks:
+    return Marks(log, tail, tuple(RowRange(*each) for each in found))
+
+
+def append(
+    log: TopicLog, number: int, marked: Marks | None, *, query: str = f"{ONCE}append-x", **changes: object
+) -> int:
+    """Append a batch of one row; return the offset after it."""
+    write_id, segments = written(log, [(0, rows(0, number, 1))])
+    batch = NewBatch(query, number, f"run-{write_id}", write_id, None, 2, "rr")
+    return log.append(batch, segments, (BYTES, None), marks=marked).n
+
+
+def marked(log: TopicLog, letters: str = LETTERS, end: int = 1000) -> list[tuple[int, int, int]]:
+    return [(each.offset, each.first, each.last) for each in log.redriven.page(letters, (0, 0), end)]
+
+
+def test_marks_come_with_their_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    assert append(log, 0, marks((4, 0, 2), (5, 1, 1))) == 2
+    assert append(log, 1, marks((4, 3, 3))) == 3
+    assert marked(log) == [(4, 0, 2), (4, 3, 3), (5, 1, 1)]
+    assert marked(log, "f" * 16) == []
+    log.close()
+    again = look_into(tmp_path)
+    assert marked(again) == [(4, 0, 2), (4, 3, 3), (5, 1, 1)]
+
+
+@pytest.mark.parametrize("found", [(4, 2, 2), (4, 0, 9), (4, 1, 3), (4, 3, 5)])
+def test_a_row_is_published_again_once(tmp_path: Path, found: tuple[int, int, int]) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 0, marks((4, 2, 3)))
+    with pytest.raises(AlreadyRedriven) as refused:
+        append(log, 1, marks((3, 0, 0), found))
+    assert refused.value.fields["row"] == max(2, found[1])
+    assert (log.batches.next_n(), marked(log)) == (2, [(4, 2, 3)])  # nothing of it, not even what was free
+    assert append(log, 1, marks((3, 0, 0), (4, 0, 1), (4, 4, 9), (5, 2, 3))) == 3
+
+
+def test_a_call_that_is_repeated_publishes_once(tmp_path: Path) -> None:
+    """Its answer was lost: the same write id again, or the same batch id of another attempt."""
+    log = open_log(tmp_path)
+    seal(log, 0)
+    write_id, segments = written(log, [(0, rows(0, 7, 1))])
+    batch = NewBatch(f"{APPENDERS}x", 3, "run", write_id, None, 2, "rr")
+    assert log.append(batch, segments, (BYTES, None), marks=marks((1, 1, 1))).n == 2
+    assert log.append(batch, segments, (BYTES, None), marks=marks((1, 1, 1))).n == 2
+    assert append(log, 3, marks((1, 1, 1)), query=f"{APPENDERS}x") == 2
+    assert log.batches.next_n() == 2
+
+
+def test_marks_of_removed_letters_are_forgotten(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 0, marks((4, 0, 2), (5, 1, 1), (6, 0, 0)))
+    append(log, 1, marks((4, 0, 0), log="f" * 16))
+    append(log, 2, marks((7, 0, 0), tail=6))
+    assert marked(log) == [(6, 0, 0), (7, 0, 0)]
+    assert marked(log, "f" * 16) == [(4, 0, 0)]
+
+
+def test_pages_follow_each_other(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 0, marks((1, 0, 0), (1, 2, 4), (2, 0, 0), (9, 0, 0)))
+    page = log.redriven.page(LETTERS, (0, 0), 9, limit=2)
+    assert page == (RowRange(1, 0, 0), RowRange(1, 2, 4))
+    assert log.redriven.page(LETTERS, (1, 5), 9, limit=2) == (RowRange(2, 0, 0),)
+    assert log.redriven.page(LETTERS, (1, 3), 2) == (RowRange(1, 2, 4),)
+
+
+def _other_schema(log: TopicLog) -> None:
+    log.schemas.add(SCHEMA.append(SCHEMA.field(0).with_name("more")).serialize().to_pybytes(), None)
+
+
+def _other_partitions(log: TopicLog) -> None:
+    seal(log, 1, ((1,), (1,), (1,)))
+
+
+@pytest.mark.parametrize("change", [_other_schema, _other_partitions])
+def test_who_appends_decides_no_shape(tmp_path: Path, change: Callable[[TopicLog], None]) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 0, marks((1, 0, 0)))
+    change(log)
+    head = log.batches.next_n()
+    with pytest.raises(SchemaMismatch) as refused:
+        append(log, 1, marks((2, 0, 0)))
+    assert refused.value.fields["reason"] == CHANGED
+    assert (log.batches.next_n(), marked(log)) == (head, [(1, 0, 0)])
+
+
+def test_an_appended_batch_begins_no_shape(tmp_path: Path) -> None:
+    """A plan, and so a micro-batch, goes on across it."""
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 0, marks((1, 0, 0)))
+    seal(log, 1)
+    shape = log.batches.shape(2)
+    assert shape is not None
+    assert (shape.first_n, shape.next_n) == (0, None)
+
+
+def test_the_publisher_counts_its_own_batches(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 7, None)
+    last = log.batches.last_sealed("q")
+    assert last is not None
+    assert last.batch_id == 0
+    assert seal(log, 1, run="run 2").n == 3
+
+
+def test_a_fenced_log_is_not_appended_to(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    seal(log, 0)
+    append(log, 0, marks((1, 0, 0)))
+    other = open_log(tmp_path)
+    with pytest.raises(Fenced):
+        append(log, 1, marks((2, 0, 0)))
+    assert marked(other) == [(1, 0, 0)]
+
+
+def test_recovery_points_leave_out_who_appends(tmp_path: Path) -> None:
+    """A point has room for four queries: those that are there again after the loss of the spool."""
+    log = open_log(tmp_path)
+    for number in range(6):
+        seal(log, number, query="publisher")
+        append(log, number, None, query=f"{APPENDERS}{number}")
+        append(log, number, None, query=f"{ONCE}{APPENDERS}{number}")
+    point = log.recovery.before("another", 0, rows=True, end_mark=False)
+    assert point is not None
+    assert point.queries == (("publisher", 5),)
+
+
+def test_ranges_of_rows() -> None:
+    assert ranges_of([(2, 1), (1, 4), (1, 3), (2, 1), (2, 3)]) == (
+        RowRange(1, 3, 4),
+        RowRange(2, 1, 1),
+        RowRange(2, 3, 3),
+    )
