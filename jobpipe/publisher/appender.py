@@ -1,0 +1,255 @@
+"""Publishes next to a topic's publisher, through the coordinator that serves the topic: for a redrive, or a replay.
+
+It opens no topic, and needs no publisher: one that comes or goes meanwhile is followed by the registry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from jobpipe.config import Config
+from jobpipe.discovery.dial import dial_blocking
+from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.node import TravellingCredentials
+from jobpipe.errors import CheckpointTooOld, Fenced, SchemaMismatch, SpoolError
+from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.retry import RETRYABLE, Attempts, Deadline
+from jobpipe.operations.calls import ask_blocking
+from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.publishing import (
+    BeginReply,
+    BeginRequest,
+    RedrivenReply,
+    RedrivenRequest,
+    RedrivenRows,
+    Schema,
+    SealRequest,
+)
+from jobpipe.operations.reading import SchemaReply, SchemaRequest
+from jobpipe.publisher.messages import WaitLogger, spool_full
+from jobpipe.publisher.target import WriteTarget
+from jobpipe.store.index import INLINE_MAX
+from jobpipe.store.redriven import Marks, RowRange
+from jobpipe.wire.messages import Hello
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 60.0  # a seal waits for the disk
+WAIT_SECONDS = 5.0  # of one question for room
+PAUSE_SECONDS = 0.2  # where the answer comes at once
+TRIES = 10  # to write a batch whose topic changes meanwhile
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a batch must look like: so many partitions, and the topic's newest schema."""
+
+    partitions: int
+    arrow: bytes
+    spark: str | None
+
+
+Rows: TypeAlias = Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]]
+Make: TypeAlias = Callable[[Shape], tuple[pa.Schema, Rows]]
+"""Returns a batch's schema, and its rows with their partitions. It is called again if the topic changes meanwhile."""
+
+
+class Appender:
+    """A way into one topic; a context manager. Blocking, for one caller at a time.
+
+    Args:
+        config: where the registry is, and the certificate, which needs the right to publish.
+        topic: what is published.
+        query_id: whose numbers its batches have; begins with ``APPENDERS``, perhaps after ``ONCE``.
+    """
+
+    def __init__(self, config: Config, topic: str, query_id: str) -> None:
+        self.topic = topic
+        self._config = config
+        self._query_id = query_id
+        self._locator = TopicLocator(config)
+        self._link: BlockingLink | None = None
+        self._hello = Hello(topic=topic, role="appender", instance=uuid.uuid4().hex)
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the link. Idempotent."""
+        self._hang_up()
+        self._locator.close()
+
+    def last_batch(self) -> int | None:
+        """Return the number of the last batch that was published with this query id; None if there is none."""
+        last = self._call(BeginRequest(self._query_id, batch_id=-1)).last
+        return None if last is None else last.batch_id
+
+    def redriven(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
+        """Yield which rows of another topic's log were published again here, in order.
+
+        Args:
+            log_id: of that topic.
+            first, end: offsets of its batches; the last one is not included.
+        """
+        yield from marked_rows(self._call, log_id, first, end)
+
+    def append(self, batch_id: int, make: Make, marks: Marks | None = None) -> bool:
+        """Publish a batch; return False if it, or a later one, was published with this query id before.
+
+        Returns when it is durable. After an error it may be called again with the same number: it publishes once.
+
+        Raises:
+            AlreadyRedriven: a row that ``marks`` names was published again already.
+            SpoolFull: there is no room within ``acks.timeout``.
+            ConfigError: the topic's publisher has ``acks=all``.
+            TopicNotFound: no coordinator serves the topic within ``discovery.timeout``.
+            NotAuthorized: the certificate does not give the right to publish.
+            SchemaMismatch: the topic has no schema, or it changes again and again.
+        """
+        for attempt in range(1, TRIES + 1):
+            try:
+                return self._append(batch_id, make, marks)
+            except CheckpointTooOld:
+                return False
+            except SchemaMismatch as error:
+                if "reason" not in error.fields or attempt == TRIES:
+                    raise
+                log.info("%s", error)
+            except SpoolError as error:
+                if "write_id" not in error.fields or attempt == TRIES:
+                    raise
+                log.info("%s", error)
+        raise AssertionError("unreachable")
+
+    def _append(self, batch_id: int, make: Make, marks: Marks | None) -> bool:
+        begun = self._begin(batch_id)
+        if begun.last is not None:
+            return False
+        schema = self._call(SchemaRequest())
+        if schema.schema is None:
+            raise SchemaMismatch(
+                f"topic {self.topic!r} has no schema yet: nothing was published to it, and its publisher was made "
+                "without one",
+                topic=self.topic,
+            )
+        target = self._target(begun)
+        columns, rows = make(Shape(target.partitions, schema.arrow, schema.spark))
+        self._call(self._sealing(batch_id, begun, schema, target, columns, rows, marks))
+        return True
+
+    def _sealing(
+        self,
+        batch_id: int,
+        begun: BeginReply,
+        schema: SchemaReply,
+        target: WriteTarget,
+        columns: pa.Schema,
+        rows: Rows,
+        marks: Marks | None,
+    ) -> SealRequest:
+        assert begun.appending is not None  # noqa: S101 - _begin has seen it
+        return SealRequest(
+            query_id=self._query_id,
+            batch_id=batch_id,
+            run_id=target.write_id,  # each attempt is a run of its own: the same number is a repetition, no mistake
+            write_id=target.write_id,
+            schema=Schema(schema.arrow, schema.spark),
+            partitions=target.partitions,
+            partitioner=begun.appending.partitioner,
+            segments=tuple(target.write(columns, rows, "0")),
+            redriven=None if marks is None else RedrivenRows.of(marks),
+        )
+
+    def _begin(self, batch_id: int) -> BeginReply:
+        deadline, waits = Deadline(self._config.acks_timeout), WaitLogger(self.topic)
+        while True:
+            reply = self._call(BeginRequest(self._query_id, batch_id, wait=deadline.left(WAIT_SECONDS)))
+            if reply.last is not None or reply.appending is not None:
+                return reply
+            waits.log(reply.full or "")
+            if deadline.passed:
+                raise spool_full(self.topic, self._config.acks_timeout, reply.full or "")
+            time.sleep(deadline.left(PAUSE_SECONDS))
+
+    def _target(self, begun: BeginReply) -> WriteTarget:
+        assert begun.admitted is not None and begun.appending is not None  # noqa: S101, PT018 - _begin has seen them
+        config = self._config
+        return WriteTarget(
+            topic=self.topic,
+            directory=str(config.spool_dir / self.topic),
+            instance=begun.admitted.instance,
+            data=begun.admitted.data,
+            tls=TravellingCredentials.of(config),
+            plaintext=config.allow_plaintext,
+            write_id=begun.admitted.write_id,
+            partitions=begun.appending.partitions,
+            segment_max_bytes=config.segment_max_bytes,
+            compression=config.segment_compression,
+            fsync=config.fsync,
+            inline_max=INLINE_MAX,
+            ticket=begun.appending.ticket,
+        )
+
+    # -- link ----------------------------------------------------------------------------------------------------------
+
+    def _call(self, request: RequestFor[R]) -> R:
+        """Ask the coordinator, over as many links as it takes: each request may be repeated."""
+        deadline = Deadline(self._config.discovery_timeout)
+        while True:
+            link = self._link if self._link is not None else self._connect(deadline)
+            try:
+                return ask_blocking(link, request, timeout=CALL_SECONDS)
+            except (*RETRYABLE, Fenced) as error:  # it ended, or another publisher has taken the topic over
+                self._hang_up()
+                if deadline.passed:
+                    raise
+                log.info("topic %s: %s; asking again", self.topic, error)
+                time.sleep(PAUSE_SECONDS)
+
+    def _connect(self, deadline: Deadline) -> BlockingLink:
+        session = self._config.registry_session_timeout
+        attempts = Attempts(0.0, session=session, cap=0.2, deadline=deadline, protocol_tries=None)
+        while True:
+            location = self._locator.wait(self.topic, deadline.left())
+            try:
+                self._link = dial_blocking(self._config, location.control, self._hello)
+                self._hello = replace(self._hello, epoch=self._link.welcome.epoch, log=self._link.welcome.log)
+                return self._link
+            except Attempts.ERRORS as error:  # a registration is a hint: its publisher may be gone
+                pause = attempts.failed(error, location)
+                self._locator.doubt(location)
+                time.sleep(pause)
+
+    def _hang_up(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            with contextlib.suppress(*RETRYABLE):
+                link.close()
+
+
+def marked_rows(
+    ask: Callable[[RedrivenRequest], RedrivenReply], log_id: str, first: int, end: int
+) -> Iterator[RowRange]:
+    """Yield the marks of a log's rows, page by page; ``ask`` returns the reply to a request."""
+    offset, row = first, 0
+    while True:
+        reply = ask(RedrivenRequest(log_id, end, offset, row))
+        for rows in reply.rows:
+            yield rows.range
+            offset, row = rows.offset, rows.last + 1
+        if not reply.more:
+            return
