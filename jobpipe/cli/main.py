@@ -15,6 +15,7 @@ from jobpipe.cli.audience import drop_output
 from jobpipe.cli.certs import certs
 from jobpipe.cli.config import config
 from jobpipe.cli.context import Settings, pass_settings
+from jobpipe.cli.dead_letters import dead_letters
 from jobpipe.cli.demo import demo
 from jobpipe.cli.describe import describe
 from jobpipe.cli.doctor import doctor
@@ -122,6 +123,7 @@ for command in (
     holds,
     leases,
     tail,
+    dead_letters,
     serve,
     host_server,
     pipeline,

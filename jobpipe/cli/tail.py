@@ -11,7 +11,6 @@ import click
 
 from jobpipe.cli.audience import while_read
 from jobpipe.cli.context import Settings, pass_settings
-from jobpipe.cli.output import printable
 from jobpipe.cli.place import PlaceType
 from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
 
@@ -65,6 +64,7 @@ def tail(
     if timeout is not None:
         patience = min(config.discovery_timeout, max(timeout, LEAST_DISCOVERY_SECONDS))
         config = replace(config, discovery_timeout=patience)
+    from jobpipe.cli.from_spool import Spools
     from jobpipe.cli.rows import JsonLines, RowPrinter, TableLines
 
     printer: RowPrinter = JsonLines() if as_json else TableLines()
@@ -77,43 +77,9 @@ def tail(
                 return
 
     with ExitStack() as stack:  # what is open is closed when nothing can interrupt it any more
-        if name is None and starting not in (None, LATEST) and _serve_spool(stack, config, topic):
+        if name is None and starting not in (None, LATEST) and Spools(stack, config).serve(topic):
             timeout = 0.0  # nothing follows what is there
         while_read(follow)
-
-
-def _serve_spool(stack: ExitStack, config: Config, topic: str) -> bool:
-    """Serve a topic while it is read, if no publisher serves it and its spool is on this host; return whether we do."""
-    from jobpipe.admin import Admin
-    from jobpipe.errors import TopicNotFound, TopicOwned
-    from jobpipe.publisher.attach import end_coordinators
-    from jobpipe.publisher.stand_in import StandIn
-    from jobpipe.store.files import check_topic
-    from jobpipe.store.spools import has_spool
-
-    check_topic(topic)
-    with Admin(config) as admin:
-        try:
-            admin.locate(topic)
-        except TopicNotFound:
-            pass
-        else:
-            return False
-    if not has_spool(config.spool_dir / topic):
-        for place in sorted(config.spool_dir.glob(f"*.{topic}")):
-            if has_spool(place):
-                there = printable(place.name)
-                click.echo(
-                    f"there is no topic {topic} here, but {there}: jobpipe tail {there} --from earliest", err=True
-                )
-        return False
-    stack.callback(end_coordinators)
-    try:
-        stack.enter_context(StandIn(config, topic))
-    except TopicOwned:  # a publisher has come
-        return False
-    click.echo(f"no publisher serves {topic}: reading its spool in {config.spool_dir}", err=True)
-    return True
 
 
 def _batches(

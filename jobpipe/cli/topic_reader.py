@@ -22,11 +22,13 @@ from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.ranges import News
-from jobpipe.operations.reading import BoundsRequest, RangeRequest, ReleaseRequest
+from jobpipe.operations.reading import Bounds, BoundsRequest, RangeRequest, ReleaseRequest
 from jobpipe.operations.subscribing import PollRequest
+from jobpipe.publisher.appender import marked_rows
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.fetch import fetch_plan
+from jobpipe.store.redriven import RowRange
+from jobpipe.subscriber.fetch import Fetched, fetch_plan
 from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import control_link
 
@@ -68,7 +70,7 @@ class TopicReader:
             DataLoss: rows were removed before we read them, or never were there.
             ConfigError: nothing was published since the time to begin at.
         """
-        bounds = self._call(BoundsRequest(start=starting))
+        bounds = self.bounds(starting)
         if timeout is None and (why := without_publisher(self._call(StatusRequest()).document)) is not None:
             log.warning("topic %s: %s", self._topic, why)
         known = News(head=bounds.head, ended=bounds.ended)
@@ -76,7 +78,7 @@ class TopicReader:
         hold, quiet = True, time.monotonic()
         while True:
             if known.head != at:
-                yield from self._range(at, known.head, hold=hold)
+                yield from (fetched.batch for fetched in self.fetched(at, known.head, hold=hold))
                 at, hold, quiet = known.head, False, time.monotonic()
             if known.ended:
                 return
@@ -85,20 +87,43 @@ class TopicReader:
                 return
             known = self._call(PollRequest(head=known.head, ended=known.ended, waiting=known.waiting, wait=wait))
 
-    def _range(self, start: Position, end: Position, *, hold: bool) -> Iterator[pa.RecordBatch]:
-        """Yield what lies between; ``hold`` keeps a backlog from retention while we read it."""
-        held = Held(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config)) if hold else None
-        if held is not None:
-            self._call(held.request())
-            held = None if self._link is None else replace(held, control=self._link.peer)
-        try:
+    def bounds(self, start: Boundary, end: Boundary | None = None) -> Bounds:
+        """Return where a read would begin and end, and what the log has.
+
+        Raises:
+            DataLoss: the start was removed, or never was there.
+            ConfigError: nothing was published since the time to begin at; or the start comes after the end.
+        """
+        return self._call(BoundsRequest(start=start, end=end))
+
+    def marked(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
+        """Yield which rows of another topic's log were published again in this one."""
+        yield from marked_rows(self._call, log_id, first, end)
+
+    def fetched(self, start: Position, end: Position, *, hold: bool = True) -> Iterator[Fetched]:
+        """Yield the record batches that lie between, with their places.
+
+        Args:
+            hold: keep them from retention while they are read.
+
+        Raises:
+            DataLoss: some were removed, or are lost with a host server.
+        """
+        with self.holding(start, end) if hold else contextlib.nullcontext():
             reply = self._call(RangeRequest(start=start, end=end))
-            with held_while(held, self._config):
-                for plan in reply.plans:
-                    for fetched in fetch_plan(self._topic, plan, reply.data, self._config):
-                        yield fetched.batch
+            for plan in reply.plans:
+                yield from fetch_plan(self._topic, plan, reply.data, self._config)
+
+    @contextlib.contextmanager
+    def holding(self, start: Position, end: Position) -> Iterator[None]:
+        """Keep what lies between from retention while the block lasts."""
+        held = Held(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config))
+        self._call(held.request())
+        try:
+            with held_while(None if self._link is None else replace(held, control=self._link.peer), self._config):
+                yield
         finally:
-            if hold and self._link is not None:
+            if self._link is not None:
                 with contextlib.suppress(JobpipeError):  # it ends by itself
                     ask_blocking(self._link, ReleaseRequest(secret=self._lease), timeout=CALL_SECONDS)
 

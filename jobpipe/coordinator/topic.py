@@ -287,9 +287,9 @@ class ServedTopic(TopicState):
         waits for that between two batches. A batch of an appender in between would make it wrong.
 
         Raises:
-            ConfigError: the publisher has ``acks=all``.
+            ConfigError: the publisher has ``acks=all``, and is not closed.
         """
-        if self._keep_recovery_point is not None:
+        if self.publishing and self._keep_recovery_point is not None:
             raise ConfigError(
                 f"topic {self.topic!r}: its publisher, {self.asked.name!r}, has acks=all, so nothing can be published "
                 "next to it: where the log continues if its spool is lost would be wrong. Stop the publisher, publish "

@@ -20,7 +20,8 @@ from jobpipe.pipelines.letter_notes import LetterNotes, note_of_run
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, REASON, UNPARSED, Transform
 from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.transforms.columns import dead_struct
+from jobpipe.pipelines.transforms.columns import dead_struct, keep_source
+from jobpipe.spark.metadata import METADATA
 from jobpipe.spark.sink import JobPipeSink
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _HASHED = ("row", "topic", "offset", "partition", "row_number", "file")
 
 COLUMNS = (
     "row STRING, error_class STRING, error_message STRING, stage STRING, pipeline STRING, job STRING, run STRING, "
-    f"{ORIGIN_FIELDS.replace(':', '')}, batch_id BIGINT, at TIMESTAMP"
+    f"{ORIGIN_FIELDS.replace(':', '')}, source_row STRING, batch_id BIGINT, at TIMESTAMP"
 )
 
 
@@ -206,19 +207,34 @@ class DeadLetters:
             marked.append((frame, text.isNotNull(), self._letter(value, self._source)))
             good = frame.where(text.isNull()).drop(UNPARSED, REASON)
         job = self._job if self._view is None else replace(self._job, views={self._view: good.drop(ORIGIN)})
-        for kind, stage in self._stages:
+        untouched = True
+        for place, (kind, stage) in enumerate(self._stages):
             tolerant = stage.apply_tolerant(good, job) if stage.tolerant else None
             if tolerant is None:
-                good = stage.apply(good.drop(ORIGIN), job)
+                good, untouched = stage.apply(good.drop(ORIGIN), job), False
                 continue
+            if untouched and ORIGIN in good.columns and self._needs_source(good, tolerant, place):
+                tolerant = stage.apply_tolerant(keep_source(good, (METADATA,)), job)
+                assert tolerant is not None  # noqa: S101 - it was none of them before
             frame = _kept(tolerant, stack)
-            marked.append((frame, sf.col(DEAD).isNotNull(), self._letter(sf.col(DEAD), kind)))
+            letter = self._letter(sf.col(DEAD), kind, untouched=untouched and METADATA not in good.columns)
+            marked.append((frame, sf.col(DEAD).isNotNull(), letter))
+            untouched = False
             good = frame.where(sf.col(DEAD).isNull()).drop(DEAD)
         return good.drop(ORIGIN), marked
 
-    def _letter(self, dead: Column, stage: str) -> Column:
-        """Return what a dead letter says, as one column."""
+    def _needs_source(self, frame: DataFrame, after: DataFrame, place: int) -> bool:
+        """Tell whether the source's columns must be kept aside: a later stage has others, or these have one more."""
+        later = any(stage.tolerant for _, stage in self._stages[place + 1 :])
+        return METADATA in frame.columns or (ORIGIN in after.columns and later)
+
+    def _letter(self, dead: Column, stage: str, *, untouched: bool = False) -> Column:
+        """Return what a dead letter says, as one column; ``untouched``: the stage's rows are those of the source.
+
+        What is known of a source's row only its topic can use, so it is null for other sources.
+        """
         job = self._job
+        source_row = sf.coalesce(dead["source_row"], dead["row"]) if untouched else dead["source_row"]
         names = [part.split(":")[0] for part in ORIGIN_FIELDS.split(", ")]
         fields = [
             *(dead[name].alias(name) for name in ("row", "error_class", "error_message")),
@@ -227,6 +243,7 @@ class DeadLetters:
             sf.lit(job.job).alias("job"),
             sf.lit(job.run.id).alias("run"),
             *(dead[name].alias(name) for name in names),
+            sf.when(dead["topic"].isNotNull(), source_row).alias("source_row"),
         ]
         return sf.struct(*fields).alias("letter")
 

@@ -89,11 +89,16 @@ OptionsModel = type[PluginOptions]
 UNPARSED = "_jobpipe_unparsed"
 REASON = "_jobpipe_reason"
 ORIGIN = "_jobpipe_origin"
-"""Where a row comes from, a struct of :data:`ORIGIN_FIELDS`: of sources that know it, in a job with dead letters."""
+"""Where a row comes from, a struct of :data:`ORIGIN_FIELDS`: of sources that know it, in a job with dead letters.
+
+Once a stage has changed columns it may have another field, :data:`SOURCE`."""
+SOURCE = "source"
+"""Field of column :data:`ORIGIN`: a struct of the columns as the source gave them."""
 ORIGIN_FIELDS = "topic: STRING, offset: BIGINT, partition: INT, row_number: BIGINT, file: STRING"
 DEAD = "_jobpipe_dead"
-DEAD_TYPE = f"STRUCT<row: STRING, error_class: STRING, error_message: STRING, {ORIGIN_FIELDS}>"
-"""The row as it came to the stage, as JSON; the name of the error; what it says; where the row comes from, or nulls."""
+DEAD_TYPE = f"STRUCT<row: STRING, error_class: STRING, error_message: STRING, {ORIGIN_FIELDS}, source_row: STRING>"
+"""The row as it came to the stage, as JSON; the name of the error; what it says; where the row comes from, or nulls;
+the row as the source gave it, where :data:`SOURCE` says that."""
 
 
 @dataclass(frozen=True)

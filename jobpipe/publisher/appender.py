@@ -20,7 +20,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.node import TravellingCredentials
-from jobpipe.errors import CheckpointTooOld, Fenced, SchemaMismatch, SpoolError
+from jobpipe.errors import CheckpointTooOld, Fenced, RemoteProtocolError, SchemaMismatch, SpoolError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Attempts, Deadline
 from jobpipe.operations.calls import ask_blocking
@@ -58,9 +58,23 @@ class Shape:
     spark: str | None
 
 
-Rows: TypeAlias = Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]]
-Make: TypeAlias = Callable[[Shape], tuple[pa.Schema, Rows]]
-"""Returns a batch's schema, and its rows with their partitions. It is called again if the topic changes meanwhile."""
+@dataclass(frozen=True)
+class NewRows:
+    """A batch to be published.
+
+    Attributes:
+        schema: of all record batches; subscribers see it as the topic's.
+        rows: record batches, each with the partitions of its rows.
+        marks: which rows of another topic they are.
+    """
+
+    schema: pa.Schema
+    rows: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]]
+    marks: Marks | None = None
+
+
+Make: TypeAlias = Callable[[Shape], NewRows | None]
+"""Returns what is to be published, None for nothing. It is called again if the topic changes meanwhile."""
 
 
 class Appender:
@@ -107,13 +121,22 @@ class Appender:
         """
         yield from marked_rows(self._call, log_id, first, end)
 
-    def append(self, batch_id: int, make: Make, marks: Marks | None = None) -> bool:
+    def shape(self) -> Shape:
+        """Return what a batch would look like now, without beginning one: of how many partitions is not known.
+
+        Raises:
+            SchemaMismatch: the topic has no schema yet.
+        """
+        schema = self._schema()
+        return Shape(1, schema.arrow, schema.spark)
+
+    def append(self, batch_id: int, make: Make) -> bool:
         """Publish a batch; return False if it, or a later one, was published with this query id before.
 
         Returns when it is durable. After an error it may be called again with the same number: it publishes once.
 
         Raises:
-            AlreadyRedriven: a row that ``marks`` names was published again already.
+            AlreadyRedriven: a row that is to be marked was published again already.
             SpoolFull: there is no room within ``acks.timeout``.
             ConfigError: the topic's publisher has ``acks=all``.
             TopicNotFound: no coordinator serves the topic within ``discovery.timeout``.
@@ -122,7 +145,7 @@ class Appender:
         """
         for attempt in range(1, TRIES + 1):
             try:
-                return self._append(batch_id, make, marks)
+                return self._append(batch_id, make)
             except CheckpointTooOld:
                 return False
             except SchemaMismatch as error:
@@ -135,10 +158,7 @@ class Appender:
                 log.info("%s", error)
         raise AssertionError("unreachable")
 
-    def _append(self, batch_id: int, make: Make, marks: Marks | None) -> bool:
-        begun = self._begin(batch_id)
-        if begun.last is not None:
-            return False
+    def _schema(self) -> SchemaReply:
         schema = self._call(SchemaRequest())
         if schema.schema is None:
             raise SchemaMismatch(
@@ -146,23 +166,17 @@ class Appender:
                 "without one",
                 topic=self.topic,
             )
-        target = self._target(begun)
-        columns, rows = make(Shape(target.partitions, schema.arrow, schema.spark))
-        self._call(self._sealing(batch_id, begun, schema, target, columns, rows, marks))
-        return True
+        return schema
 
-    def _sealing(
-        self,
-        batch_id: int,
-        begun: BeginReply,
-        schema: SchemaReply,
-        target: WriteTarget,
-        columns: pa.Schema,
-        rows: Rows,
-        marks: Marks | None,
-    ) -> SealRequest:
-        assert begun.appending is not None  # noqa: S101 - _begin has seen it
-        return SealRequest(
+    def _append(self, batch_id: int, make: Make) -> bool:
+        begun = self._begin(batch_id)
+        if begun.appending is None:
+            return False
+        schema, target = self._schema(), self._target(begun)
+        made = make(Shape(target.partitions, schema.arrow, schema.spark))
+        if made is None:
+            return True
+        request = SealRequest(
             query_id=self._query_id,
             batch_id=batch_id,
             run_id=target.write_id,  # each attempt is a run of its own: the same number is a repetition, no mistake
@@ -170,9 +184,11 @@ class Appender:
             schema=Schema(schema.arrow, schema.spark),
             partitions=target.partitions,
             partitioner=begun.appending.partitioner,
-            segments=tuple(target.write(columns, rows, "0")),
-            redriven=None if marks is None else RedrivenRows.of(marks),
+            segments=tuple(target.write(made.schema, made.rows, "0")),
+            redriven=None if made.marks is None else RedrivenRows.of(made.marks),
         )
+        self._call(request)
+        return True
 
     def _begin(self, batch_id: int) -> BeginReply:
         deadline, waits = Deadline(self._config.acks_timeout), WaitLogger(self.topic)
@@ -249,7 +265,9 @@ def marked_rows(
     while True:
         reply = ask(RedrivenRequest(log_id, end, offset, row))
         for rows in reply.rows:
+            if (rows.offset, rows.first) < (offset, 0) or (rows.offset == offset and rows.last < row):
+                raise RemoteProtocolError("marked rows do not come in order", field="rows")
             yield rows.range
             offset, row = rows.offset, rows.last + 1
-        if not reply.more:
+        if not reply.more or not reply.rows:
             return

@@ -6,7 +6,7 @@ once: what is marked is published, and what is not is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,29 @@ def ranges_of(rows: Sequence[tuple[int, int]]) -> tuple[RowRange, ...]:
         else:
             found.append(RowRange(offset, number, number))
     return tuple(found)
+
+
+class MarkedSet:
+    """Rows of another topic that are marked, to ask whether one is.
+
+    >>> marked = MarkedSet([RowRange(4, 0, 2)])
+    >>> (4, 2) in marked, (4, 3) in marked, (5, 0) in marked
+    (True, False, False)
+    """
+
+    def __init__(self, ranges: Iterable[RowRange] = ()) -> None:
+        self._by_offset: dict[int, set[tuple[int, int]]] = {}
+        self.update(ranges)
+
+    def update(self, ranges: Iterable[RowRange]) -> None:
+        """Add rows."""
+        for rows in ranges:
+            self._by_offset.setdefault(rows.offset, set()).add((rows.first, rows.last))
+
+    def __contains__(self, place: tuple[int, int]) -> bool:
+        """Tell whether the row of an offset and a number is marked."""
+        offset, number = place
+        return any(first <= number <= last for first, last in self._by_offset.get(offset, ()))
 
 
 class Redriven:

@@ -10,7 +10,7 @@ import pytest
 
 from jobpipe.config import Config
 from jobpipe.errors import AlreadyRedriven, JobpipeError
-from jobpipe.publisher.appender import Appender, Make, Shape
+from jobpipe.publisher.appender import Appender, Make, NewRows, Shape
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.stand_in import StandIn
 from jobpipe.store.batches import APPENDERS, ONCE
@@ -21,13 +21,14 @@ from tests.bus.kit import Bus, coordinator_of, kill, publish, read
 LETTERS = "0123456789abcdef"
 
 
-def rows_of(rows: NumberedRows, batch_id: int) -> Make:
+def rows_of(rows: NumberedRows, batch_id: int, marks: Marks | None = None) -> Make:
     """Return what makes a batch of numbered rows, each in its own partition."""
 
-    def make(shape: Shape) -> tuple[pa.Schema, list[tuple[pa.RecordBatch, int]]]:
+    def make(shape: Shape) -> NewRows:
         assert pa.ipc.read_schema(pa.py_buffer(shape.arrow)).equals(SCHEMA)
         tables = rows.tables(batch_id)
-        return SCHEMA, [(batch, number) for number, table in enumerate(tables) for batch in table.to_batches()]
+        found = [(batch, number) for number, table in enumerate(tables) for batch in table.to_batches()]
+        return NewRows(SCHEMA, found, marks)
 
     return make
 
@@ -50,8 +51,8 @@ def test_batches_of_a_publisher_and_an_appender(bus: Bus, payload: int) -> None:
     with appender(bus.config(), bus.topic) as beside:
         for number in (1, 3, 5):
             with bus.journal.sealing(number, rows.ranges(number)):
-                assert beside.append(number, rows_of(rows, number), mark(number))
-            assert not beside.append(number, rows_of(rows, number), mark(number))
+                assert beside.append(number, rows_of(rows, number, mark(number)))
+            assert not beside.append(number, rows_of(rows, number, mark(number)))
             publish(publisher, rows, bus.journal, [number + 1])
         assert beside.last_batch() == 5
         assert [each.offset for each in beside.redriven(LETTERS, 2, 9)] == [3, 5]
@@ -77,7 +78,8 @@ def test_a_publisher_that_goes_on_meanwhile(bus: Bus) -> None:
             with appender(bus.config(), bus.topic) as made:
                 for number in range(20):
                     try:
-                        made.append(number, lambda _: (SCHEMA, [(table_of(other, number), 0)]), mark(number))  # noqa: B023
+                        rows = NewRows(SCHEMA, [(table_of(other, number), 0)], mark(number))
+                        made.append(number, lambda _, rows=rows: rows)  # type: ignore[misc]
                     except AlreadyRedriven:
                         continue
                     published.append(number)
@@ -134,7 +136,7 @@ def test_publishers_that_come_and_go(own_bus: Bus) -> None:
 
 def _append(beside: Appender, rows: NumberedRows, journal: Journal, number: int) -> None:
     with journal.sealing(number, rows.ranges(number)):
-        assert beside.append(number, rows_of(rows, number), mark(number))
+        assert beside.append(number, rows_of(rows, number, mark(number)))
 
 
 def test_a_topic_that_is_not_served(bus: Bus) -> None:

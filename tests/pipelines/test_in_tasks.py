@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from jobpipe.errors import ConfigError, TooManyDeadLetters
-from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, UNPARSED
+from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, SOURCE, UNPARSED
 from jobpipe.pipelines.transforms import in_tasks
 from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, require_returns, with_dead
 from jobpipe.spark.schema import arrow_schema
@@ -159,6 +159,7 @@ def test_bad_rows_are_dead() -> None:
             "partition": None,
             "row_number": None,
             "file": None,
+            "source_row": None,
         }
         for id_ in (-1, -4, -5)
     ]
@@ -204,6 +205,22 @@ def test_where_rows_come_from_is_not_the_function_s(make: Any) -> None:
         ("t", 5, 1),
         (None, None, None),
     ]
+
+
+def test_the_row_of_the_source_goes_into_the_letter() -> None:
+    """Where a stage before has changed the columns; also a value that Python does not have."""
+    far = pa.array([253402300800000000, None], pa.timestamp("us", tz="UTC"))
+    source = pa.StructArray.from_arrays([pa.array(["1.50", None]), far], names=["id", "at"])
+    columns = [pa.array(["t", "t"]), pa.array([5, 6]), pa.array([0, 1], pa.int32()), pa.array([2, 3]), source]
+    names = ["topic", "offset", "partition", "row_number", SOURCE]
+    given = batch(-1, -2, **{ORIGIN: pa.StructArray.from_arrays(columns, names=names)})
+    found = [row[DEAD] for row in called(rows(half, tolerant=True), given)]
+    assert [json.loads(each["row"]) for each in found] == [{"id": -1}, {"id": -2}]
+    assert [(each["offset"], each["partition"], each["row_number"]) for each in found] == [(5, 0, 2), (6, 1, 3)]
+    first, second = (json.loads(each["source_row"]) for each in found)
+    assert first["id"] == "1.50"
+    assert "10000-01-01" in first["at"]
+    assert second == {"id": None, "at": None}
 
 
 def test_values_that_json_has_not_are_texts() -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +35,7 @@ from jobpipe.pipelines.plugins import (
     DEAD_TYPE,
     ORIGIN,
     ORIGIN_FIELDS,
+    SOURCE,
     UNPARSED,
     PluginOptions,
     Transform,
@@ -180,10 +181,12 @@ class Cast(Transform):
 
 WHOLE_JSON = {
     "ignoreNullFields": "false",
+    "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options by which Spark writes rows as JSON without leaving anything out: it would drop nulls and microseconds."""
+"""Options by which Spark writes rows as JSON without leaving anything out: it would drop nulls and microseconds, and
+the seconds of old time zones' offsets."""
 
 
 def dead_struct(frame: DataFrame, kind: Column, message: Column) -> Column:
@@ -193,7 +196,18 @@ def dead_struct(frame: DataFrame, kind: Column, message: Column) -> Column:
     place = sf.col(ORIGIN) if ORIGIN in frame.columns else origin()
     fields = [row.alias("row"), kind.alias("error_class"), message.alias("error_message")]
     fields += [place[part.split(":")[0]].alias(part.split(":")[0]) for part in ORIGIN_FIELDS.split(", ")]
-    return sf.struct(*fields).cast(DEAD_TYPE)
+    known = sf.to_json(place[SOURCE], WHOLE_JSON) if _has_source(frame) else sf.lit(None)
+    return sf.struct(*fields, known.alias("source_row")).cast(DEAD_TYPE)
+
+
+def _has_source(frame: DataFrame) -> bool:
+    return ORIGIN in frame.columns and SOURCE in getattr(frame.schema[ORIGIN].dataType, "names", ())
+
+
+def keep_source(frame: DataFrame, without: Collection[str] = ()) -> DataFrame:
+    """Return the rows with their present columns, but for some, as what the source gave, in column ORIGIN."""
+    columns = [column_named(name) for name in frame.columns if name not in (ORIGIN, UNPARSED, *without)]
+    return frame.withColumn(ORIGIN, sf.col(ORIGIN).withField(SOURCE, sf.struct(*columns)))
 
 
 class ExtractField(Transform):

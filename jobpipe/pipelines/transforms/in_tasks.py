@@ -11,8 +11,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from jobpipe.errors import ConfigError, TooManyDeadLetters
-from jobpipe.pipelines.json_values import json_row
-from jobpipe.pipelines.plugins import DEAD, ORIGIN, UNPARSED
+from jobpipe.pipelines.json_values import json_row, json_value
+from jobpipe.pipelines.plugins import DEAD, ORIGIN, SOURCE, UNPARSED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +31,7 @@ _LETTER = (
     .add("partition", IntegerType())
     .add("row_number", LongType())
     .add("file", StringType())
+    .add("source_row", StringType())
 )
 
 
@@ -231,16 +232,27 @@ def _dead(
     """Return the dead letter of one row, as a record batch."""
     import pyarrow as pa
 
-    origin = batch.column(ORIGIN)[number].as_py() if ORIGIN in batch.schema.names else None
     value = {
-        "row": json.dumps(json_row(visible, number), ensure_ascii=False, allow_nan=False),
+        "row": _json(json_row(visible, number)),
         "error_class": type(error).__name__,
         "error_message": message,
-        **dict(origin or {}),
+        **(_origin(batch.column(ORIGIN)[number]) if ORIGIN in batch.schema.names else {}),
     }
     kinds: list[Any] = [field.type for field in columns]
     arrays: list[Any] = [*(pa.nulls(1, kind) for kind in kinds), pa.array([value], _dead_type())]
     return pa.RecordBatch.from_arrays(arrays, names=[*columns.names, DEAD])
+
+
+def _json(row: Any) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False)
+
+
+def _origin(scalar: Any) -> dict[str, Any]:
+    """Return where a row comes from, and, if the column has it, the row as the source gave it."""
+    if not scalar.is_valid:
+        return {}
+    found = {name: scalar[name].as_py() for name in scalar.type.names if name != SOURCE}
+    return {**found, "source_row": _json(json_value(scalar[SOURCE]))} if SOURCE in scalar.type.names else found
 
 
 def _text(value: object) -> str:

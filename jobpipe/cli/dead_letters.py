@@ -1,0 +1,386 @@
+"""``jobpipe dead-letters``: the rows that jobs could not take: listed, shown, and published again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.audience import while_read
+from jobpipe.cli.context import Settings, json_option, pass_settings
+from jobpipe.cli.exits import Exit
+from jobpipe.cli.output import count, emit_json, emit_table, printable
+from jobpipe.cli.place import PlaceType
+from jobpipe.plural import counted
+from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jobpipe.cli.from_spool import Spools
+    from jobpipe.cli.row_filter import RowFilter
+    from jobpipe.cli.topic_reader import TopicReader
+    from jobpipe.config import Config
+    from jobpipe.operations.reading import Bounds
+    from jobpipe.pipelines.redriving import Letter, Outcome
+    from jobpipe.subscriber.fetch import Fetched
+
+SUFFIX = ".dead-letters"
+_MISSING = "give PIPELINE/JOB, or --file and JOB, or --topic"
+_place = PlaceType("earliest", "latest")
+
+_of_job = click.argument("job", metavar="[PIPELINE/JOB]", required=False)
+_file = click.option("--file", metavar="FILE", help="The pipeline's file, if it names the topic. JOB is a job in it.")
+_topic = click.option("--topic", help="The topic of dead letters, by its full name.")
+_from = click.option(
+    "--from",
+    "starting",
+    type=_place,
+    default="earliest",
+    metavar="earliest|OFFSET|TIME",
+    help="The first letters.  [default: earliest]",
+)
+_to = click.option(
+    "--to", "ending", type=_place, metavar="latest|OFFSET|TIME", help="Where the letters end.  [default: latest]"
+)
+_where = click.option("--where", metavar="SQL", help="Only letters for which this condition of Spark SQL holds.")
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """List, show and redrive dead letters: rows that a job with `errors.tolerance: all` could not take.
+
+    Their topic is PIPELINE.JOB.dead-letters, with the pipeline's `topic-prefix` before it, or the one that
+    `errors.dead-letters` of the job names.
+    """
+
+
+@dead_letters.command("list")
+@_of_job
+@_file
+@_topic
+@json_option
+@pass_settings
+def list_letters(settings: Settings, job: str | None, file: str | None, topic: str | None, as_json: bool) -> None:
+    """Count dead letters by stage and error, of one topic or of all that are known here.
+
+    Without arguments these are the topics whose names end with .dead-letters, that are served or have a spool on this
+    host. `redriven` letters were published again. `left` ones cannot be: `jobpipe dead-letters redrive --dry-run` says
+    why.
+
+    JSON keys: topic, stage, error_class, letters, redriven, left, first, last. redriven is null where the topic that
+    the rows came from is neither served nor on this host.
+    """
+    config = settings.config
+    groups: list[_Group] = []
+    with ExitStack() as stack:
+        letters = _Letters(stack, config)
+        single = job is not None or file is not None or topic is not None
+        for name in [_named(job, file, topic)] if single else _known(config):
+            groups += letters.groups(name)
+    if as_json:
+        emit_json([group.to_json() for group in groups])
+    elif not groups:
+        click.echo("no dead letters", err=True)
+    else:
+        columns = ("topic", "stage", "error", "letters", "redriven", "left", "first", "last")
+        emit_table(columns, [group.line() for group in groups], right=("letters", "redriven", "left"))
+
+
+@dead_letters.command()
+@_of_job
+@_file
+@_topic
+@_from
+@_to
+@_where
+@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="Stop after this many letters.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per letter.")
+@pass_settings
+def show(
+    settings: Settings,
+    job: str | None,
+    file: str | None,
+    topic: str | None,
+    starting: Boundary,
+    ending: Boundary | None,
+    where: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Print dead letters, each with its place in their topic: OFFSET:ROW."""
+    from jobpipe.cli.rows import JsonLines, RowPrinter, TableLines
+
+    printer: RowPrinter = JsonLines() if as_json else TableLines()
+    name = _named(job, file, topic)
+
+    def print_them() -> None:
+        left = limit
+        for fetched, numbers in _Letters(stack, settings.config).read(name, starting, ending, where):
+            batch = _with_place(fetched, numbers)
+            printer.write(batch if left is None else batch.slice(0, left))
+            if left is not None and (left := left - batch.num_rows) <= 0:
+                return
+
+    with ExitStack() as stack:
+        while_read(print_them)
+
+
+@dead_letters.command()
+@_of_job
+@_file
+@_topic
+@_from
+@_to
+@_where
+@click.option("--dry-run", is_flag=True, help="Say what would be published, and publish nothing.")
+@click.option("--skip-left", is_flag=True, help="Exit with 0 although some letters were left.")
+@json_option
+@pass_settings
+def redrive(
+    settings: Settings,
+    job: str | None,
+    file: str | None,
+    topic: str | None,
+    starting: Boundary,
+    ending: Boundary | None,
+    where: str | None,
+    dry_run: bool,
+    skip_left: bool,
+    as_json: bool,
+) -> None:
+    """Publish the rows of dead letters again, to the topics that they came from.
+
+    A row goes back as its topic had it, next to what the topic's publisher publishes, to all subscriptions. Each one is
+    published again once: that it was is stored with the row. So a redrive that was killed may be called again, and two
+    may run at once. It needs the right `publish` on the topics. Where their spools are on this host, no publisher need
+    run.
+
+    Letters that cannot be published again are left, and counted with the reason; then the exit code is 1, unless
+    --skip-left is given.
+
+    JSON keys: published (rows by topic), already (letters whose rows were published again before), left (a list of
+    reason, count), dry_run.
+    """
+    name = _named(job, file, topic)
+    with ExitStack() as stack:
+        outcome = _Letters(stack, settings.config).redrive(name, starting, ending, where, dry_run=dry_run)
+    if as_json:
+        left = [{"reason": why, "count": number} for why, number in outcome.left.items()]
+        emit_json({"published": outcome.published, "already": outcome.already, "left": left, "dry_run": dry_run})
+    else:
+        _tell(outcome, dry_run=dry_run)
+    if outcome.left and not skip_left:
+        click.get_current_context().exit(Exit.UNHEALTHY)
+
+
+def _tell(outcome: Outcome, *, dry_run: bool) -> None:
+    verb = "would publish" if dry_run else "published"
+    for topic, number in outcome.published.items():
+        click.echo(f"{verb} {counted(number, 'row')} to {topic} again")
+    if not sum(outcome.published.values()):
+        click.echo(f"{verb} nothing")
+    if outcome.already:
+        click.echo(f"{counted(outcome.already, 'row')} were published again before")
+    for why, number in outcome.left.items():
+        places = [f"{each.letter.offset}:{each.letter.number}" for each in outcome.named if each.why == why]
+        more = ", …" if len(places) < number else ""
+        click.echo(f"left {counted(number, 'letter')} ({', '.join(places)}{more}): {printable(why)}", err=True)
+
+
+# -- which topic -------------------------------------------------------------------------------------------------------
+
+
+def _named(job: str | None, file: str | None, topic: str | None) -> str:
+    """Return the topic of dead letters that the arguments mean."""
+    if topic is not None:
+        if job is not None or file is not None:
+            raise click.UsageError("--topic goes with neither PIPELINE/JOB nor --file")
+        return topic
+    if job is None:
+        raise click.UsageError(_MISSING)
+    if file is not None:
+        return _in_file(Path(file), job)
+    pipeline, slash, name = job.partition("/")
+    if not (pipeline and slash and name) or "/" in name:
+        raise click.UsageError(f"{job!r} is not PIPELINE/JOB: {_MISSING}")
+    return f"{pipeline}.{name}{SUFFIX}"
+
+
+def _in_file(file: Path, job: str) -> str:
+    from jobpipe.pipelines.graph import dead_letters_of
+    from jobpipe.pipelines.loading import load_pipeline
+
+    pipeline = load_pipeline(file)
+    if job not in pipeline.jobs:
+        raise click.UsageError(f"{file} has no job {job!r}; there are {', '.join(pipeline.jobs)}")
+    topic = dead_letters_of(pipeline, pipeline.jobs[job])
+    if topic is None:
+        raise click.UsageError(f"job {job} of {file} has no dead letters: it needs `errors: {{tolerance: all}}`")
+    return pipeline.spec.topic_prefix + topic
+
+
+def _known(config: Config) -> list[str]:
+    from jobpipe.admin import Admin
+    from jobpipe.store.spools import has_spool
+
+    with Admin(config) as admin:
+        found = {line.name for line in admin.topics() if line.location is not None}
+    if config.spool_dir.is_dir():
+        found |= {place.name for place in config.spool_dir.iterdir() if has_spool(place)}
+    return sorted(name for name in found if name.endswith(SUFFIX))
+
+
+# -- reading them ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Group:
+    """The letters of one topic, stage and error."""
+
+    topic: str
+    stage: str
+    error_class: str
+    first: datetime
+    last: datetime
+    letters: int = 0
+    left: int = 0
+    places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    redriven: int | None = 0
+
+    def add(self, letter: Letter) -> None:
+        """Count a letter."""
+        at = letter.values["at"]
+        self.first, self.last = min(self.first, at), max(self.last, at)
+        self.letters += 1
+        if letter.hindrance is not None:
+            self.left += 1
+        else:
+            self.places.setdefault(letter.topic, []).append(letter.place)
+
+    def line(self) -> tuple[object, ...]:
+        """Return it for people."""
+        times = self.first.isoformat(timespec="seconds"), self.last.isoformat(timespec="seconds")
+        counts = count(self.letters), count(self.redriven), count(self.left)
+        return self.topic, self.stage, self.error_class, *counts, *times
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "topic": self.topic,
+            "stage": self.stage,
+            "error_class": self.error_class,
+            "letters": self.letters,
+            "redriven": self.redriven,
+            "left": self.left,
+            "first": self.first.isoformat(),
+            "last": self.last.isoformat(),
+        }
+
+
+class _Letters:
+    """Reads topics of dead letters; what is opened is closed with ``stack``."""
+
+    def __init__(self, stack: ExitStack, config: Config) -> None:
+        from jobpipe.cli.from_spool import Spools
+
+        self._stack = stack
+        self._config = config
+        self._spools: Spools = Spools(stack, config)
+
+    def _reader(self, topic: str) -> TopicReader:
+        from jobpipe.cli.topic_reader import TopicReader
+
+        self._spools.serve(topic)
+        return self._stack.enter_context(TopicReader(self._config, topic))
+
+    def read(
+        self, topic: str, starting: Boundary, ending: Boundary | None, where: str | None
+    ) -> Iterator[tuple[Fetched, list[int] | None]]:
+        """Yield record batches with the numbers of the rows that are meant, None for all."""
+        reader = self._reader(topic)
+        bounds = reader.bounds(starting, ending or LATEST)
+        yield from _rows(reader, bounds, _filter(where))
+
+    def groups(self, topic: str) -> list[_Group]:
+        """Return how many letters there are, by stage and error."""
+        from jobpipe.pipelines.redriving import letters_of
+
+        reader = self._reader(topic)
+        bounds = reader.bounds(EARLIEST, LATEST)
+        found: dict[tuple[str, str], _Group] = {}
+        for fetched, _ in _rows(reader, bounds, None):
+            for letter in letters_of(topic, fetched):
+                key = letter.values["stage"], letter.values["error_class"]
+                at = letter.values["at"]
+                found.setdefault(key, _Group(topic, *key, at, at)).add(letter)
+        self._count_redriven(list(found.values()), bounds)
+        return [found[key] for key in sorted(found)]
+
+    def _count_redriven(self, groups: list[_Group], bounds: Bounds) -> None:
+        from jobpipe.store.redriven import MarkedSet
+
+        sources = sorted({topic for group in groups for topic in group.places})
+        marked: dict[str, MarkedSet] = {}
+        for topic in sources:
+            if self._spools.serve(topic) or self._spools.is_served(topic):
+                ranges = self._reader(topic).marked(bounds.head.log, bounds.tail.n, bounds.head.n)
+                marked[topic] = MarkedSet(ranges)
+        for group in groups:
+            known = group.places.keys() <= marked.keys()
+            again = [place in marked[topic] for topic, places in group.places.items() for place in places if known]
+            group.redriven = sum(again) if known else None
+
+    def redrive(
+        self, topic: str, starting: Boundary, ending: Boundary | None, where: str | None, *, dry_run: bool
+    ) -> Outcome:
+        """Publish the rows of the letters again."""
+        from jobpipe.pipelines.redriving import Redrive, letters_of
+        from jobpipe.publisher.appender import Appender
+
+        def open_topic(name: str, query_id: str) -> Appender:
+            self._spools.serve(name)
+            return self._stack.enter_context(Appender(self._config, name, query_id))
+
+        reader = self._reader(topic)
+        bounds = reader.bounds(starting, ending or LATEST)
+        end = bounds.end or bounds.head
+        made = Redrive(end.log, bounds.tail.n, bounds.start.n, end.n, open_topic, dry_run=dry_run)
+        for fetched, numbers in _rows(reader, bounds, _filter(where)):
+            letters = list(letters_of(topic, fetched))
+            for letter in letters if numbers is None else [letters[number] for number in numbers]:
+                made.take(letter)
+        return made.finish()
+
+
+def _rows(
+    reader: TopicReader, bounds: Bounds, condition: RowFilter | None
+) -> Iterator[tuple[Fetched, list[int] | None]]:
+    end = bounds.end or bounds.head
+    if end == bounds.start:
+        return
+    for fetched in reader.fetched(bounds.start, end):
+        yield fetched, None if condition is None else condition.numbers(fetched.batch)
+
+
+def _filter(where: str | None) -> RowFilter | None:
+    from jobpipe.cli.row_filter import RowFilter
+
+    return None if where is None else RowFilter(where)
+
+
+def _with_place(fetched: Fetched, numbers: list[int] | None) -> pa.RecordBatch:
+    """Return the rows that are meant, with column ``letter`` before the others: where each one is."""
+    import pyarrow as pa
+
+    from jobpipe.cli.row_filter import filtered
+
+    batch = fetched.batch
+    places = pa.array([f"{fetched.header.n}:{fetched.row + number}" for number in range(batch.num_rows)])
+    columns: list[Any] = [places, *batch.columns]
+    return filtered(pa.RecordBatch.from_arrays(columns, names=["letter", *batch.schema.names]), numbers)

@@ -1,0 +1,208 @@
+"""Which letters' rows are published again, each once, whatever other redrives do and wherever one is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from jobpipe.errors import AlreadyRedriven, ConfigError, LinkError, SchemaMismatch
+from jobpipe.pipelines import redriving
+from jobpipe.pipelines.redriving import Letter, Redrive, letters_of
+from jobpipe.publisher.appender import Make, Shape
+from jobpipe.store.redriven import RowRange
+from jobpipe.subscriber.fetch import Fetched
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+LOG = "0123456789abcdef"
+NOTHING = dict.fromkeys(redriving.COLUMNS)
+
+
+class Topic:
+    """A topic in memory that keeps marks as a catalog does: all of a batch, or nothing."""
+
+    def __init__(self, schema: pa.Schema = SCHEMA, partitions: int = 2) -> None:
+        self.schema = schema
+        self.partitions = partitions
+        self.rows: list[tuple[int, Any]] = []  # partition, id
+        self.marked: dict[tuple[int, int], int] = {}
+        self.batches = 0
+        self.fail: list[BaseException | None] = []  # of the next calls, before (None: after) what they do
+
+    def shape(self) -> Shape:
+        return Shape(1, self.schema.serialize().to_pybytes(), None)
+
+    def redriven(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
+        assert log_id == LOG
+        return (RowRange(n, row, row) for n, row in sorted(self.marked) if first <= n < end)
+
+    def append(self, batch_id: int, make: Make) -> bool:
+        lost = bool(self.fail) and self.fail[0] is None
+        if self.fail and (error := self.fail.pop(0)) is not None:
+            raise error
+        made = make(Shape(self.partitions, self.schema.serialize().to_pybytes(), None))
+        if made is None:
+            return True
+        assert made.marks is not None
+        marks = [(each.offset, row) for each in made.marks.rows for row in range(each.first, each.last + 1)]
+        for mark in marks:
+            if mark in self.marked:
+                raise AlreadyRedriven("again")
+        self.marked |= dict.fromkeys(marks, batch_id)
+        for batch, partition in made.rows:
+            assert isinstance(partition, int)
+            self.rows += [(partition, row["id"]) for row in batch.to_pylist()]
+        self.batches += 1
+        if lost:
+            raise LinkError("killed: the answer was lost")
+        return True
+
+
+def letter(offset: int, number: int, **values: Any) -> Letter:
+    made = {"topic": "orders", "partition": 0, "source_row": json.dumps({"id": 10 * offset + number, "name": "x"})}
+    return Letter(offset, number, {**NOTHING, **made, **values})
+
+
+def redrive(topics: dict[str, Topic], letters: list[Letter], **more: Any) -> redriving.Outcome:
+    made = Redrive(LOG, 0, 0, 100, lambda topic, _: topics[topic], **more)
+    for each in letters:
+        made.take(each)
+    return made.finish()
+
+
+def test_rows_go_back_to_their_topics_and_partitions() -> None:
+    topics = {"orders": Topic(), "refunds": Topic(partitions=3)}
+    letters = [
+        letter(0, 0, partition=1),
+        letter(0, 1, topic="refunds", partition=5),
+        letter(1, 0),
+        letter(1, 1, partition=3),
+    ]
+    outcome = redrive(topics, letters)
+    assert (outcome.published, outcome.already, outcome.left) == ({"orders": 3, "refunds": 1}, 0, {})
+    assert topics["orders"].rows == [(1, 0), (1, 11), (0, 10)]
+    assert topics["refunds"].rows == [(2, 1)]
+
+
+def test_a_second_redrive_publishes_what_is_new() -> None:
+    topics = {"orders": Topic()}
+    redrive(topics, [letter(0, 0), letter(0, 1)])
+    outcome = redrive(topics, [letter(0, 0), letter(0, 1), letter(0, 2)])
+    assert (outcome.published, outcome.already) == ({"orders": 1}, 2)
+    assert [row for _, row in topics["orders"].rows] == [0, 1, 2]
+
+
+def test_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redriving, "BATCH_ROWS", 3)
+    topics = {"orders": Topic()}
+    assert redrive(topics, [letter(0, number) for number in range(7)]).published == {"orders": 7}
+    assert topics["orders"].batches == 3
+    monkeypatch.setattr(redriving, "BATCH_CHARACTERS", 1)
+    redrive(topics, [letter(1, number) for number in range(4)])
+    assert topics["orders"].batches == 7
+
+
+@pytest.mark.parametrize("killed", [LinkError("killed before"), None], ids=["before the commit", "after it"])
+@pytest.mark.parametrize("batch", range(3))
+def test_killed_at_any_batch_and_called_again(
+    monkeypatch: pytest.MonkeyPatch, killed: BaseException | None, batch: int
+) -> None:
+    monkeypatch.setattr(redriving, "BATCH_ROWS", 2)
+    topic, begun = Topic(), []
+    letters = [letter(0, number) for number in range(6)]
+    append = topic.append
+
+    def counted(batch_id: int, make: Make) -> bool:
+        topic.fail = [killed] if len(begun) == batch else []
+        begun.append(batch_id)
+        return append(batch_id, make)
+
+    monkeypatch.setattr(topic, "append", counted)
+    with pytest.raises(LinkError):
+        redrive({"orders": topic}, letters)
+    outcome = redrive({"orders": topic}, letters)
+    assert [row for _, row in topic.rows] == list(range(6))
+    assert outcome.already + outcome.published["orders"] == 6
+
+
+def test_two_at_once_publish_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one was quicker, after this one had looked which rows are marked."""
+    monkeypatch.setattr(redriving, "BATCH_ROWS", 4)
+    topic = Topic()
+    one = Redrive(LOG, 0, 0, 100, lambda *_: topic)
+    one.take(letter(0, 0))
+    redrive({"orders": topic}, [letter(0, 0), letter(0, 2)])
+    for number in (1, 2, 3):
+        one.take(letter(0, number))
+    outcome = one.finish()
+    assert sorted(row for _, row in topic.rows) == [0, 1, 2, 3]
+    assert (outcome.published, outcome.already) == ({"orders": 2}, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"topic": None, "file": "file:/in/a.csv"}, "came from a file"),
+        ({"topic": None}, "not known which topic"),
+        ({"source_row": None}, "does not say what its row was"),
+        ({"source_row": '{"id":1}'}, "does not fit topic orders as it is now: it lacks column name"),
+        ({"source_row": '{"id":"x","name":"y"}'}, "column id: 'x' is not a whole number"),
+        ({"source_row": "no JSON"}, "does not fit topic orders"),
+    ],
+)
+def test_a_letter_that_cannot_go_back(values: dict[str, Any], why: str) -> None:
+    """The others do, and it is counted with its reason."""
+    topics = {"orders": Topic()}
+    outcome = redrive(topics, [letter(0, 0), letter(0, 1, **values), letter(0, 2)])
+    assert outcome.published == {"orders": 2}
+    ((reason, count),) = outcome.left.items()
+    assert why in reason
+    assert (count, [each.letter.place for each in outcome.named]) == (1, [(0, 1)])
+    assert set(topics["orders"].marked) == {(0, 0), (0, 2)}
+    again = redrive(topics, [letter(0, 1)])  # it is not marked, and can go once its row is right
+    assert again.published == {"orders": 1}
+
+
+def test_a_topic_with_a_type_that_json_does_not_keep() -> None:
+    topics = {"orders": Topic(SCHEMA.append(pa.field("took", pa.duration("us")))), "refunds": Topic()}
+    outcome = redrive(topics, [letter(0, 0), letter(0, 1, topic="refunds")])
+    assert outcome.published == {"refunds": 1}
+    assert list(outcome.left.values()) == [1]
+    assert "column 'took'" in outcome.named[0].why
+
+
+def test_a_topic_without_a_schema() -> None:
+    topic = Topic()
+    topic.fail = [SchemaMismatch("topic 'orders' has no schema yet")]
+    with pytest.raises(SchemaMismatch):
+        redrive({"orders": topic}, [letter(0, 0)])
+    assert redrive({"orders": topic}, [letter(0, 0)]).published == {"orders": 1}
+
+
+def test_a_dry_run_publishes_nothing() -> None:
+    topics = {"orders": Topic()}
+    redrive(topics, [letter(0, 0)])
+    outcome = redrive(topics, [letter(0, 0), letter(0, 1), letter(0, 2, source_row="{}")], dry_run=True)
+    assert (outcome.published, outcome.already, sum(outcome.left.values())) == ({"orders": 1}, 1, 1)
+    assert topics["orders"].batches == 1
+
+
+def _fetched(batch: pa.RecordBatch, partition: int = 0) -> Fetched:
+    return Fetched(batch, cast("Any", SimpleNamespace(n=7, partition=partition)), 3)
+
+
+def test_letters_of_a_record_batch() -> None:
+    """Also of a topic that an older version made, without the row of the source."""
+    columns = {name: pa.array(["x", "y"]) for name in redriving.NEEDED}
+    found = list(letters_of("dead", _fetched(pa.record_batch(columns))))
+    assert [each.place for each in found] == [(7, 3), (7, 4)]
+    assert found[0].values["topic"] == "x"
+    assert found[0].values["source_row"] is None
+    with pytest.raises(ConfigError, match="several partitions"):
+        list(letters_of("dead", _fetched(pa.record_batch(columns), 1)))
+    with pytest.raises(ConfigError, match="no column row, "):
+        list(letters_of("dead", _fetched(pa.record_batch({"id": pa.array([1])}))))
