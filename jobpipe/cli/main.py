@@ -29,6 +29,7 @@ from jobpipe.cli.output import printable
 from jobpipe.cli.pipeline import pipeline
 from jobpipe.cli.plugins import plugins
 from jobpipe.cli.registry import registry
+from jobpipe.cli.replay import replay
 from jobpipe.cli.runs import run
 from jobpipe.cli.schedule import schedule
 from jobpipe.cli.serve import serve
@@ -124,6 +125,7 @@ for command in (
     leases,
     tail,
     dead_letters,
+    replay,
     serve,
     host_server,
     pipeline,

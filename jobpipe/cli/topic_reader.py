@@ -15,14 +15,14 @@ import pyarrow as pa
 from jobpipe.cli.status import without_publisher
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.errors import JobpipeError
+from jobpipe.errors import JobpipeError, SchemaMismatch
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.ranges import News
-from jobpipe.operations.reading import Bounds, BoundsRequest, RangeRequest, ReleaseRequest
+from jobpipe.operations.reading import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
 from jobpipe.operations.subscribing import PollRequest
 from jobpipe.publisher.appender import marked_rows
 from jobpipe.store.boundary import Boundary
@@ -99,6 +99,20 @@ class TopicReader:
     def marked(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
         """Yield which rows of another topic's log were published again in this one."""
         yield from marked_rows(self._call, log_id, first, end)
+
+    def shape(self, start: Position, end: Position) -> tuple[int, bytes, str | None]:
+        """Return the partitions, and the schema as Arrow and Spark have it, of the first rows between.
+
+        Raises:
+            SchemaMismatch: there are none.
+        """
+        for plan in self._call(RangeRequest(start=start, end=end)).plans:
+            if plan.rows and (found := self._call(SchemaRequest(id=plan.schema_id)).schema) is not None:
+                return plan.partitions, *found
+        raise SchemaMismatch(
+            f"topic {self._topic!r}: there are no rows from offset {start.n} to {end.n}, and so no schema",
+            topic=self._topic,
+        )
 
     def fetched(self, start: Position, end: Position, *, hold: bool = True) -> Iterator[Fetched]:
         """Yield the record batches that lie between, with their places.

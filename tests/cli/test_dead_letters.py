@@ -21,6 +21,8 @@ from tests.cli.conftest import Run
 from tests.pages import block
 from tests.troubleshooting import on_page
 
+pytestmark = pytest.mark.zookeeper
+
 ORDERS = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(10, 2))])
 TEXTS = ("row", "error_class", "error_message", "stage", "pipeline", "job", "run", "topic", "file", "source_row")
 LETTERS = pa.schema(
