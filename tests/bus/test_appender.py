@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -42,13 +43,16 @@ def appender(config: Config, topic: str) -> Appender:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("payload", [16, 4000], ids=["inline", "in files"])
-def test_batches_of_a_publisher_and_an_appender(bus: Bus, payload: int) -> None:
+@pytest.mark.parametrize("way", ["inline", "in files", "uploaded"])
+def test_batches_of_a_publisher_and_an_appender(bus: Bus, tmp_path: Path, way: str) -> None:
+    """An appender that does not reach the spool sends its files to the data process."""
+    payload = 16 if way == "inline" else 4000
+    config = bus.config({"spool.dir": str(tmp_path / "elsewhere")} if way == "uploaded" else None)
     rows = NumberedRows(bus.topic, partitions=2, rows=20, payload=payload)
     publisher = bus.publisher(parallelism=2)
     subscription = bus.subscribe("billing")
     publish(publisher, rows, bus.journal, [0])
-    with appender(bus.config(), bus.topic) as beside:
+    with appender(config, bus.topic) as beside:
         for number in (1, 3, 5):
             with bus.journal.sealing(number, rows.ranges(number)):
                 assert beside.append(number, rows_of(rows, number, mark(number)))

@@ -42,6 +42,7 @@ BAD = {
     "wrong topic, reader": Bad("successor", "read", Hello(TOPIC, "reader", instance="test")),
     "wrong subscription": Bad("billing", "read", Hello(TOPIC, "subscriber", "audit", instance="test")),
     "reader as publisher": Bad("billing", "publish", Hello(TOPIC, "publisher", "p", instance="test")),
+    "reader as appender": Bad("billing", "publish", Hello(TOPIC, "appender", instance="test")),
     "topic that is not there": Bad("billing", "read", Hello("payments", "reader", instance="test")),
 }
 

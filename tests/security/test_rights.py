@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable
 from functools import partial
@@ -85,6 +86,40 @@ def test_acknowledgements_are_of_the_holder(served: Served) -> None:
     for role in ("reader", "admin"):
         with pytest.raises(NotAuthorized, match=f"not for the role '{role}'"):
             ask(dial(served, world.billing, role), "ack", own)
+
+
+def test_who_may_publish_next_to_the_publisher(served: Served) -> None:
+    """With the right to publish, without the job's secret; that is all that it gives, and it is in the audit log."""
+    world = served.world
+    query = {"query_id": "once:append-x", "batch_id": 0}
+    schema = ask(dial(served, world.successor, "appender"), "schema", {})
+    with dial(served, world.successor, "appender") as link:
+        begun = link.call("begin", query, timeout=20.0).result
+        arrow = link.call("schema", {}, timeout=20.0).blob
+        write_id = begun["admitted"]["write_id"]
+        sealing = {
+            **query,
+            "run_id": "r",
+            "write_id": write_id,
+            "segments": [],
+            **{name: begun["appending"][name] for name in ("partitions", "partitioner")},
+            "schema": {"arrow": base64.b64encode(arrow).decode(), "spark": schema["spark"]},
+        }
+        assert "admitted" not in {k: v for k, v in link.call("seal", sealing, timeout=20.0).result.items() if v}
+    for op in ("open", "status", "poll", "close", "declare", "drained", "handover", "prepare"):
+        with pytest.raises(NotAuthorized, match="not for the role 'appender'"):
+            ask(dial(served, world.successor, "appender"), op, {})
+    with pytest.raises(NotAuthorized, match="publishes for the job that started it"):
+        ask(dial(served, world.successor, "publisher"), "seal", sealing)
+    with pytest.raises(NotAuthorized, match="not for the role 'appender'"):
+        ask(dial(served, world.successor, "appender", port="data"), "fetch", {})
+    for role in ("reader", "admin"):
+        with pytest.raises(NotAuthorized):
+            ask(dial(served, world.billing, role), "begin", query)
+    marked = {"log": "0" * 16, "end": 1}
+    assert ask(dial(served, world.billing, "reader"), "redriven", marked) == {"rows": [], "more": False}
+    log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
+    assert 'what="append" topic="orders" instance="appender-test" result="done: 0 rows' in log
 
 
 @pytest.mark.parametrize("op", ["seek", "drop"])
