@@ -165,6 +165,9 @@ class PublisherAnswers:
         )
         schema = asked.schema.arrow, asked.schema.spark
         marks = None if asked.redriven is None else asked.redriven.marks
+        rows = sum(segment.rows for segment in asked.segments)
+        if marks is not None and marks.count != rows:  # else marks, which count to no cap, could fill the disk
+            raise RemoteProtocolError(f"a batch of {rows} rows marks {marks.count}", field="redriven")
         if at.link.hello.role == APPENDER:
             return await self._append(at, batch, list(asked.segments), schema, marks)
         position, room = await at.topic.seal(batch, list(asked.segments), schema, marks)

@@ -42,6 +42,11 @@ class Marks:
     tail: int
     rows: tuple[RowRange, ...]
 
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return sum(rows.last - rows.first + 1 for rows in self.rows)
+
 
 def ranges_of(rows: Sequence[tuple[int, int]]) -> tuple[RowRange, ...]:
     """Return the ranges of rows, each given by its offset and number.

@@ -34,8 +34,8 @@ def rows_of(rows: NumberedRows, batch_id: int, marks: Marks | None = None) -> Ma
     return make
 
 
-def mark(offset: int) -> Marks:
-    return Marks(LETTERS, 0, (RowRange(offset, 0, 0),))
+def mark(offset: int, rows: int) -> Marks:
+    return Marks(LETTERS, 0, (RowRange(offset, 0, rows - 1),))
 
 
 def appender(config: Config, topic: str) -> Appender:
@@ -55,8 +55,8 @@ def test_batches_of_a_publisher_and_an_appender(bus: Bus, tmp_path: Path, way: s
     with appender(config, bus.topic) as beside:
         for number in (1, 3, 5):
             with bus.journal.sealing(number, rows.ranges(number)):
-                assert beside.append(number, rows_of(rows, number, mark(number)))
-            assert not beside.append(number, rows_of(rows, number, mark(number)))
+                assert beside.append(number, rows_of(rows, number, mark(number, rows.partitions * rows.rows)))
+            assert not beside.append(number, rows_of(rows, number, mark(number, rows.partitions * rows.rows)))
             publish(publisher, rows, bus.journal, [number + 1])
         assert beside.last_batch() == 5
         assert [each.offset for each in beside.redriven(LETTERS, 2, 9)] == [3, 5]
@@ -82,7 +82,7 @@ def test_a_publisher_that_goes_on_meanwhile(bus: Bus) -> None:
             with appender(bus.config(), bus.topic) as made:
                 for number in range(20):
                     try:
-                        rows = NewRows(SCHEMA, [(table_of(other, number), 0)], mark(number))
+                        rows = NewRows(SCHEMA, [(table_of(other, number), 0)], mark(number, 5))
                         made.append(number, lambda _, rows=rows: rows)  # type: ignore[misc]
                     except AlreadyRedriven:
                         continue
@@ -140,7 +140,7 @@ def test_publishers_that_come_and_go(own_bus: Bus) -> None:
 
 def _append(beside: Appender, rows: NumberedRows, journal: Journal, number: int) -> None:
     with journal.sealing(number, rows.ranges(number)):
-        assert beside.append(number, rows_of(rows, number, mark(number)))
+        assert beside.append(number, rows_of(rows, number, mark(number, rows.partitions * rows.rows)))
 
 
 def test_a_topic_that_is_not_served(bus: Bus) -> None:

@@ -180,6 +180,16 @@ def test_from_the_spools_of_this_host(run: Run, file: str, config: Config, sourc
     again.close()
 
 
+def test_letters_after_an_end_mark(run: Run, file: str, config: Config, dead: Publisher) -> None:
+    """A job that has ended, and ran again."""
+    dead.close(final=True)
+    again = Publisher(DEAD, config=config, name="bills")
+    send(again, 2, letter(5))
+    result = run("dead-letters", "redrive", "shop/bills", "--skip-left", "--json", file=file)
+    assert json.loads(result.stdout)["published"] == {"orders": 4}
+    again.close()
+
+
 def test_a_row_that_does_not_fit_any_more(run: Run, file: str, source: Publisher, dead: Publisher) -> None:
     send(dead, 2, letter(6, source_row='{"id":6}'))
     result = run("dead-letters", "redrive", "shop/bills", "--from", "2", file=file)

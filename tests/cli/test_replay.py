@@ -164,6 +164,16 @@ def test_a_range_of_which_rows_were_removed(run: Run, file: str, config: Config,
     source.close()
 
 
+def test_over_an_end_mark(run: Run, file: str, config: Config, source: Publisher, target: Publisher) -> None:
+    """It has no row, and is not replayed."""
+    source.close(final=True)
+    again = Publisher("orders", config=config, name="shop", parallelism=3)
+    again.seal("q", 4, [*batch(4), pa.table({"n": [15], "text": ["d"]}, SCHEMA)], run_id="r2")
+    assert replay(run, file, "--from", "0", "--to", "latest")["rows"] == 16
+    assert rows(run, file) == [-1, *range(16)]
+    again.close()
+
+
 def test_into_itself(run: Run, file: str, source: Publisher) -> None:
     asked = ("replay", "orders", "--from", "1", "--to", "2", "--into", "orders")
     refused = run(*asked, file=file)

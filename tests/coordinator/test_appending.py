@@ -51,9 +51,9 @@ class Beside(Asking):
         assert begun.admitted is not None
         return await self.seal("q", number, begun.admitted.write_id, await self.small(begun.admitted.write_id, number))
 
-    async def small(self, write_id: str, number: int, *, inline: bool = True) -> tuple[Any, ...]:
-        """Write one row."""
-        store, parts = self.topic.store, [(0, rows(0, 100 * number, 1))]
+    async def small(self, write_id: str, number: int, *, inline: bool = True, count: int = 1) -> tuple[Any, ...]:
+        """Write some rows."""
+        store, parts = self.topic.store, [(0, rows(0, 100 * number, count))]
         return tuple((await self.topic.run(lambda: written(store, parts, inline=inline, write_id=write_id)))[1])
 
     async def beside(self, request: RequestFor[Any]) -> Any:
@@ -82,10 +82,11 @@ class Beside(Asking):
         )
 
     async def append(self, number: int, *marks: tuple[int, int, int], inline: bool = True) -> SealReply:
-        """Publish one row beside the publisher."""
+        """Publish as many rows as are marked, or one."""
         begun = await self.begin(number)
         assert begun.admitted is not None
-        segments = await self.small(begun.admitted.write_id, number, inline=inline)
+        count = max(1, sum(last - first + 1 for _, first, last in marks))
+        segments = await self.small(begun.admitted.write_id, number, inline=inline, count=count)
         reply: SealReply = await self.beside(self.sealing(number, begun, segments, *marks))
         return reply
 
@@ -201,6 +202,12 @@ def test_a_row_is_marked_once(world: World) -> None:
         assert (begun.last.batch_id, begun.last.position.n, begun.admitted) == (1, 3, None)
         with pytest.raises(RemoteProtocolError, match="before"):
             await asking.append(2, (4, 7, 6))
+        begun = await asking.begin(2)
+        assert begun.admitted is not None
+        segments = await asking.small(begun.admitted.write_id, 2, count=2)
+        with pytest.raises(RemoteProtocolError, match="a batch of 2 rows marks 3"):
+            await asking.beside(asking.sealing(2, begun, segments, (5, 0, 2)))
+        assert (await asking.beside(asking.sealing(2, begun, segments, (5, 0, 1)))).position.n == 4
 
     run(scenario())
 

@@ -215,7 +215,8 @@ async def _append(stage: Stage) -> Any:
     begun = (await stage.a.answer(link, "begin", {"query_id": APPENDER, "batch_id": number}))[0]
     if begun["last"] is None:
         segments = stage.write(begun["admitted"]["write_id"], number, inline=stage.kept.get("inline", True))
-        marks = {"log": "0" * 16, "tail": 0, "rows": [{"offset": 0, "first": 0, "last": 0}]}
+        last = sum(info.rows for info in segments) - 1
+        marks = {"log": "0" * 16, "tail": 0, "rows": [{"offset": 0, "first": 0, "last": last}]}
         await stage.append(stage.a, link, APPENDER, number, begun["admitted"]["write_id"], segments, marks)
     stage.batch_id = number + 1
     return (await stage.a.answer(link, "redriven", {"log": "0" * 16, "end": 1}))[0]
