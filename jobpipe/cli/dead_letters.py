@@ -16,6 +16,7 @@ from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import count, emit_json, emit_table, printable
 from jobpipe.cli.place import PlaceType
+from jobpipe.errors import NotAuthorized
 from jobpipe.plural import counted
 from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
 
@@ -81,8 +82,14 @@ def list_letters(settings: Settings, job: str | None, file: str | None, topic: s
     with ExitStack() as stack:
         letters = _Letters(stack, config)
         single = job is not None or file is not None or topic is not None
-        for name in [_named(job, file, topic)] if single else _known(config):
-            groups += letters.groups(name)
+        if single:
+            groups = letters.groups(_named(job, file, topic))
+        else:
+            for name in _known(config):
+                try:
+                    groups += letters.groups(name)
+                except NotAuthorized as error:  # another team's
+                    click.echo(f"{name} is left out: {printable(error.message)}", err=True)
     if as_json:
         emit_json([group.to_json() for group in groups])
     elif not groups:

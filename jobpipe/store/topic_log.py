@@ -335,11 +335,19 @@ class TopicLog:
 
         Raises:
             SchemaMismatch: it has others; ``fields["reason"]`` is ``CHANGED``. Nothing is sealed.
+            SpoolError: what became of a batch in a lost spool is for the publisher's next batch to tell; or as for
+                :meth:`seal`.
         """
         self._require_epoch()
         replayed = self._sealer.replayed(batch)
         if replayed is not None:
             return replayed
+        if self.recovery.undecided is not None:
+            raise SpoolError(
+                f"topic {self.topic!r}: its spool was lost, and the batch that its publisher was sealing then comes "
+                "first. Start the publisher, and publish these rows once it has published",
+                topic=self.topic,
+            )
         newest, shape = self.schemas.newest(), self.batches.shape(self.batches.next_n())
         same = shape is None or (shape.partitions, shape.partitioner) == (batch.partitions, batch.partitioner)
         if newest is None or newest[1:] != schema or not same:

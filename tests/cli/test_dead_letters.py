@@ -17,7 +17,9 @@ from jobpipe.cli.row_filter import RowFilter
 from jobpipe.config import Config
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
-from tests.cli.conftest import Run
+from tests.bus.kit import until
+from tests.cli.conftest import DEADLINE, Run
+from tests.cli.test_bus import Start
 from tests.pages import block
 from tests.troubleshooting import on_page
 
@@ -178,6 +180,28 @@ def test_from_the_spools_of_this_host(run: Run, file: str, config: Config, sourc
     again.seal("shop", 1, [orders([101]), orders([])], run_id="r2")
     assert sorted(rows(run, file), key=str) == sorted([*AGAIN, (101, None)], key=str)
     again.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_kill_9_in_the_middle(
+    start: Start, run: Run, file: str, source: Publisher, dead: Publisher, after: int
+) -> None:
+    """Wherever it was: what it had published is marked, the rest comes with the next call, each row once."""
+    send(dead, 2, *(letter(number % 60, row_number=number, source_row=order(number)) for number in range(1000, 7000)))
+    program = start("dead-letters", "redrive", "shop/bills", "--from", "2", file=file)
+    until(lambda: source.status()["head"] > after, DEADLINE, "published")
+    program.process.kill()
+    program.end()
+    part = source.status()["rows"] - 1
+    result = run("dead-letters", "redrive", "shop/bills", "--from", "2", "--json", file=file)
+    told = json.loads(result.stdout)
+    assert (told["published"].get("orders", 0), told["already"]) == (6000 - part, part)
+    assert sorted(each for each, _ in rows(run, file)) == [100, *range(1000, 7000)]
+
+
+def order(number: int) -> str:
+    return json.dumps({"id": number, "amount": None})
 
 
 def test_letters_after_an_end_mark(run: Run, file: str, config: Config, dead: Publisher) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.errors import AlreadyRedriven, Fenced, SchemaMismatch
+from jobpipe.errors import AlreadyRedriven, Fenced, SchemaMismatch, SpoolError
 from jobpipe.store.batches import APPENDERS, ONCE
 from jobpipe.store.redriven import Marks, RowRange, ranges_of
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import CHANGED, TopicLog
 from tests.store.build import SCHEMA, look_into, open_log, rows, seal, written
+from tests.store.test_recovery import lose
+from tests.troubleshooting import on_page
 
 LETTERS = "0123456789abcdef"
 QUERY = f"{ONCE}{APPENDERS}x"
@@ -142,6 +144,23 @@ def test_a_fenced_log_is_not_appended_to(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         append(log, 1, marks((2, 0, 0)))
     assert marked(other) == [(1, 0, 0)]
+
+
+def test_a_log_made_again_waits_for_its_publisher(tmp_path: Path) -> None:
+    """The batch that it was sealing is told by its first one; after another's it would count as sealed, and be lost."""
+    log = open_log(tmp_path)
+    seal(log, 0)
+    point = log.recovery.before("q", 1, rows=True, end_mark=False)
+    assert point is not None
+    seal(log, 1)
+    fresh = lose(tmp_path, log, point)
+    fresh.schemas.add(BYTES, None)
+    with pytest.raises(SpoolError) as refused:
+        append(fresh, 0, marks((1, 0, 0)))
+    on_page(refused.value, "SpoolError: topic '…': its spool was lost, and the batch")
+    assert fresh.recovery.undecided is not None
+    assert seal(fresh, 1).n == 2
+    assert append(fresh, 0, marks((1, 0, 0))) == 3
 
 
 def test_recovery_points_leave_out_who_appends(tmp_path: Path) -> None:
