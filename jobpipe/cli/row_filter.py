@@ -23,13 +23,16 @@ class RowFilter:
         """
         try:
             from pyspark.errors import PySparkException
+            from pyspark.logger import PySparkLogger
             from pyspark.sql import SparkSession
 
             from jobpipe.spark.session import session
         except ImportError as error:
-            raise ConfigError(f"--where needs PySpark, to evaluate SQL: {error}", key="where") from error
+            raise ConfigError(f"--where is evaluated by PySpark, 4.0 or later: {error}", key="where") from error
         builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         spark = session(builder.config("spark.sql.session.timeZone", "UTC"))
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # what fails is told once, by its error
+            PySparkLogger.getLogger(name).setLevel("CRITICAL")
         table = pa.Table.from_batches([batch]).append_column(NUMBER, pa.array(range(batch.num_rows), pa.int64()))
         try:
             kept = spark.createDataFrame(table).where(self._condition).select(NUMBER).collect()
