@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -42,10 +43,16 @@ from tests.bus.kit import (
 )
 
 
+def _dated(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is removed just now
+            yield path.stat().st_mtime_ns, path
+
+
 def files_of(publisher: Publisher) -> list[Path]:
     """Return the topic's segment files, oldest first."""
     folder = publisher.config.spool_dir / publisher.topic / "segments"
-    return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    return [path for _, path in sorted(_dated(folder))]
 
 
 def flip_bit(path: Path) -> None:
