@@ -95,8 +95,8 @@ def list_letters(settings: Settings, job: str | None, file: str | None, topic: s
     elif not groups:
         click.echo("no dead letters", err=True)
     else:
-        columns = ("topic", "stage", "error", "letters", "redriven", "left", "first", "last")
-        emit_table(columns, [group.line() for group in groups], right=("letters", "redriven", "left"))
+        columns = ("TOPIC", "STAGE", "ERROR", "LETTERS", "REDRIVEN", "LEFT", "FIRST", "LAST")
+        emit_table(columns, [group.line() for group in groups], right=("LETTERS", "REDRIVEN", "LEFT"))
 
 
 @dead_letters.command()

@@ -133,7 +133,8 @@ def backfill(client: ControlClient, ref: JobRef, begin: str, end: str, force: bo
     if as_json:
         emit_json(view_of(done))
         return
-    said = [f"{counted(done.added + done.repeated, 'interval')} will run"]
+    later = " once the schedule is resumed" if client.schedule(ref.pipeline, str(ref.job)).paused else ""
+    said = [f"{counted(done.added + done.repeated, 'interval')} will run{later}"]
     said += [f"{done.done} succeeded before"] if done.done else []
     said += [f"{done.under_way} under way already"] if done.under_way else []
     said += [f"{done.ahead} still to come by the schedule"] if done.ahead else []

@@ -85,7 +85,7 @@ class Views:
             attempt=0 if run is None else run.attempts,
             scheduled=job.scheduled,
             batches=None if done is None else done.batches,
-            rows=None if done is None or job.kind == "flow" else done.rows,  # a flow counts batches alone
+            rows=None if done is None or job.kind == "flow" else _rows(done),  # a flow counts batches alone
             reads=job.reads,
             publishes=job.publishes,
             schedule=self._schedule_of(job) if job.scheduled else None,
@@ -150,5 +150,10 @@ class Views:
             detail=attempt.detail,
             exit_code=attempt.exit_code,
             batches=None if done is None else done.batches,
-            rows=None if done is None else done.rows,
+            rows=None if done is None else _rows(done),
         )
+
+
+def _rows(done: Report | AttemptRow) -> int | None:
+    """Return how many rows were read; None: a BATCH job does not count them. A stream counts only batches with rows."""
+    return None if done.batches and not done.rows else done.rows

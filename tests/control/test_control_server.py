@@ -827,7 +827,7 @@ def test_a_run_over_a_range_is_made_once(world: World) -> None:
     world.work(3).end("FINISHED", 0)
     wait(server, JobState.FINISHED)
     server.stop(NAME)
-    server.delete(NAME)
+    eventually(lambda: _deleted(server))
     server.submit(world.submission(file))
     assert server.start_run(NAME, "report", *bounds).id != run.id  # topics would take its rows for those they have
     for wrong in (("2", "1"), ("1", "2026-11-22"), ("x", "2")):

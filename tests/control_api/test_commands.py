@@ -160,7 +160,8 @@ def test_the_commands_of_a_schedule(served: Served, run: Run) -> None:
     assert json.loads(run("schedule", "pause", of, "--json").stdout)["paused"] is True
     bounds = ("--from", "2026-11-01T00:00:00+01:00", "--to", "2026-11-05T00:00:00Z")
     assert run("schedule", "backfill", of, *bounds).stdout == (
-        "3 intervals will run, 4 succeeded before, 1 under way already, 3 still to come by the schedule\n"
+        "3 intervals will run once the schedule is resumed, 4 succeeded before, 1 under way already, 3 still to come "
+        "by the schedule\n"
     )
     assert json.loads(run("schedule", "backfill", of, *bounds, "--force", "--json").stdout)["added"] == 2
     lower, upper = datetime(2026, 10, 31, 23, tzinfo=UTC), datetime(2026, 11, 5, tzinfo=UTC)
