@@ -180,10 +180,15 @@ class PipelineChanges:
             active=frozenset(name for name, run in runs.items() if run is not None and not run.is_over),
             lost=frozenset(name for name, run in runs.items() if run is not None and run.state is JobState.LOST),
             schedules={name: each.spec for name, each in schedules.items() if each is not None},
-            before=self.newest_file(pipeline.name),
+            before=self._newest_file(pipeline.name),
         )
 
-    def newest_file(self, name: str) -> Pipeline | None:
+    def newest_definition(self, name: str) -> DefinitionRow | None:
+        """Return the newest file of a pipeline as it is stored; None: there is none."""
+        row = self._store.pipeline(name)
+        return None if row is None else self._store.definition(name, row.version)
+
+    def _newest_file(self, name: str) -> Pipeline | None:
         """Return the newest file of a pipeline; None: there is none, or it can no longer be loaded here."""
         row = self._store.pipeline(name)
         try:
@@ -200,8 +205,7 @@ class PipelineChanges:
 
     def _has(self, submission: Submission, name: str) -> bool:
         """Whether a file is the newest one of the pipeline."""
-        row = self._store.pipeline(name)
-        return row is not None and _is_of(submission, self._store.definition(name, row.version))
+        return _is_of(submission, self.newest_definition(name))
 
     def _is_full(self, pipeline: Pipeline, known: Known) -> ControlConflict | None:
         """Return the error if the jobs of a file would be too many."""

@@ -263,8 +263,8 @@ class ControlServer(Control):
             yield error
 
     def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
-        before = self._changes.newest_file(pipeline.name)
-        return Asked.of(pipeline, self._config.home, new_checkpoint, before)
+        newest = self._changes.newest_definition(pipeline.name)
+        return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """See :class:`Control`."""

@@ -6,14 +6,16 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jobpipe.control.records import DefinitionRow
 from jobpipe.control.store import Store
 from jobpipe.errors import CheckpointMismatch, ConfigError, PipelineError
-from jobpipe.pipelines.checkpoint_owner import has_checkpoint, remedy
+from jobpipe.pipelines.checkpoint_owner import has_checkpoint, keeps_checkpoint, remedy
 from jobpipe.pipelines.checkpoint_storage import has_begun, look
+from jobpipe.pipelines.file_paths import local_folder, same_place
 from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree, without_engines
@@ -105,11 +107,27 @@ def _without_description(route: Any) -> Any:
     return {key: value for key, value in route.items() if key != "description"} if isinstance(route, dict) else route
 
 
-def unfit_checkpoints(pipeline: Pipeline, home: Path, before: Pipeline | None = None) -> dict[str, str]:
+def former_checkpoints(row: DefinitionRow, home: Path) -> dict[str, str | None]:
+    """Return where a stored file has the checkpoints of its jobs, as URIs; None of a job that keeps none.
+
+    The file's text says it, so that it is known also if the file can no longer be loaded here.
+    """
+    tree, places = json.loads(row.tree), Places.of(home, row.pipeline)
+    given = (tree.get("pipeline") or {}).get("storage")
+    try:
+        return {
+            name: places.storage_in(given, row.folder, name) if keeps_checkpoint(job) else None
+            for name, job in tree["jobs"].items()
+        }
+    except ConfigError:  # ~ of a user who is gone: no attempt finds the storage either
+        return {}
+
+
+def unfit_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str | None]) -> dict[str, str]:
     """Return why jobs cannot go on from their checkpoints, by their names, as far as this host sees them.
 
     Args:
-        before: the newest file that was submitted; None: there is none, or it is not known any more.
+        former: what :func:`former_checkpoints` gives of the newest file that was submitted; empty: there is none.
     """
     places, found = Places.of(home, pipeline.name), {}
     for name, job in pipeline.jobs.items():
@@ -117,8 +135,9 @@ def unfit_checkpoints(pipeline: Pipeline, home: Path, before: Pipeline | None = 
             if has_checkpoint(job):
                 storage = places.storage(pipeline, name)
                 look(storage, pipeline.name, job)
-                if before is not None and name in before.jobs and has_checkpoint(before.jobs[name]):
-                    _require_moved(storage, places.storage(before, name), name)
+                before = former.get(name)
+                if before is not None and same_place(before) != same_place(storage):
+                    _require_moved(storage, before, pipeline.name, name)
         except CheckpointMismatch as error:
             found[name] = error.message
     return found
@@ -131,18 +150,41 @@ def begun_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
     return frozenset(name for name in queries if has_begun(places.storage(pipeline, name)))
 
 
-def _require_moved(storage: str, before: str, job: str) -> None:
-    """Check that a job whose checkpoint is to be elsewhere has it there.
+def _require_moved(storage: str, before: str, pipeline: str, job: str) -> None:
+    """Check that a job whose checkpoint is to be elsewhere goes on from the one that it had.
 
     Raises:
-        CheckpointMismatch: it would begin without it.
+        CheckpointMismatch: it would begin without it, or go on from an older one, or that cannot be seen.
     """
-    if storage != before and has_begun(before) and not has_begun(storage):
-        raise CheckpointMismatch(
-            f"the storage has changed: the checkpoint of job {job} is in {before}, and there is none in {storage}. "
-            f"Stop the job and move the folder there; {remedy(job, storage)}",
-            file=storage,
+    if local_folder(before) is None:
+        why = (
+            f"the storage has changed: the checkpoint of job {job} was in {before}, which cannot be seen from the "
+            f"server, so it is not known whether it was moved to {storage}. Stop the pipeline, move it there, and let "
+            f"the server forget the old place, with `jobpipe pipeline delete {pipeline} --keep-subscriptions`; then "
+            "submit"
         )
+        if local_folder(storage) is not None:
+            why = f"{why}. {remedy(job, storage)}"
+    elif not has_begun(before):
+        return
+    elif local_folder(storage) is None:
+        why = (
+            f"the storage has changed: the checkpoint of job {job} is in {before}, and the server cannot see whether "
+            f"{storage} has it. Stop the job, move the folder there, and submit again; if the job is to begin without "
+            f"it, move {before} somewhere else"
+        )
+    elif has_begun(storage):
+        why = (
+            f"the storage has changed: job {job} has read on with the checkpoint in {before}, and there is another one "
+            f"in {storage}, from which it would read rows again. Stop the job, and move {before} there in place of it; "
+            f"if the one in {storage} is a copy, move {before} away. {remedy(job, storage)}"
+        )
+    else:
+        why = (
+            f"the storage has changed: the checkpoint of job {job} is in {before}, and there is none in {storage}. "
+            f"Stop the job and move the folder there; {remedy(job, storage)}"
+        )
+    raise CheckpointMismatch(why, file=storage)
 
 
 def subscriptions_by_job(pipeline: Pipeline) -> dict[str, list[tuple[str, str]]]:

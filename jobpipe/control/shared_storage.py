@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_paths import absolute, is_uri, local_folder
+from jobpipe.pipelines.file_paths import absolute, is_uri, same_place
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.problems import LISTED, Problem
-
-_SCHEME = re.compile(r"([^:/]+):(//[^/]*)?")
 
 
 def shared_storage(store: Store, home: Path, pipeline: Pipeline) -> list[Problem]:
@@ -60,13 +56,8 @@ def _places_of(store: Store, home: Path, row: PipelineRow) -> Iterator[str]:
 
 
 def _normal(usual: Path, given: str | None, folder: Path) -> str:
-    """Return a storage such that it is equal to another one if both are the same: a path without links, or a URI."""
-    where = str(usual) if given is None else absolute(given, folder)
-    scheme = _SCHEME.match(where)
-    if scheme is not None and is_uri(where):  # schemes and hosts are the same in any case
-        where = scheme[0].lower() + where[scheme.end() :]
-    local = local_folder(where)
-    return where.rstrip("/") if local is None else os.path.realpath(local)
+    """Return a storage as it is compared."""
+    return same_place(str(usual) if given is None else absolute(given, folder))
 
 
 def _listed(names: Collection[str]) -> str:

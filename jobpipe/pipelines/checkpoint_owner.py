@@ -277,6 +277,12 @@ def has_checkpoint(job: Job) -> bool:
     return job.spec.application is None and job.spec.type != "flow" and job.mode is Mode.STREAMING
 
 
+def keeps_checkpoint(definition: Mapping[str, Any]) -> bool:
+    """As :func:`has_checkpoint`, by the section of a job that was valid: also if it can no longer be loaded here."""
+    mode = (definition.get("execution") or {}).get("runtime-mode")
+    return definition.get("application") is None and definition.get("type") != "flow" and mode != Mode.BATCH
+
+
 def part_of(stage: Stage[Any]) -> Part:
     """Return which source or sink a stage is."""
     which = stage.plugin.identifying

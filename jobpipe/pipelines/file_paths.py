@@ -23,6 +23,7 @@ _CLASS = re.compile(
     r"(csv|json|xml|parquet|orc|avro|text|binaryfile)(?:\..*)?"
 )
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SCHEME = re.compile(r"([^:/]+):(//[^/]*)?")
 _SPECIAL = re.compile(r"[\\*?\[\]{}]")
 _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 
@@ -46,6 +47,15 @@ def local_folder(storage: str) -> Path | None:
     if storage.startswith("file:"):
         return Path("/" + storage.removeprefix("file:").lstrip("/"))
     return Path(storage) if ":" not in storage.split("/")[0] else None
+
+
+def same_place(storage: str) -> str:
+    """Return a storage such that it is equal to another one if both are the same: a path without links, or a URI."""
+    scheme = _SCHEME.match(storage)
+    if scheme is not None and is_uri(storage):  # schemes and hosts are the same in any case
+        storage = scheme[0].lower() + re.sub("/+", "/", storage[scheme.end() :])
+    local = local_folder(storage)
+    return storage.rstrip("/") if local is None else os.path.realpath(local)
 
 
 def expanded(path: str, key: str) -> Path:

@@ -113,8 +113,11 @@ class Places:
 
     def storage(self, pipeline: Pipeline, job: str) -> str:
         """Return where a job's checkpoint is, a URI."""
-        given = pipeline.spec.storage
-        where = str(self.folder) if given is None else absolute(given, pipeline.folder)
+        return self.storage_in(pipeline.spec.storage, pipeline.folder, job)
+
+    def storage_in(self, given: str | None, folder: Path, job: str) -> str:
+        """As :meth:`storage`, of a file in ``folder`` that has this ``storage``."""
+        where = str(self.folder) if given is None else absolute(given, folder)
         return f"{where if ':' in where.split('/')[0] else f'file://{where}'}/{job}"
 
 

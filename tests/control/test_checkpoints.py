@@ -10,6 +10,7 @@ from jobpipe.control.interface import Submission
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError
 from jobpipe.pipelines.checkpoint_owner import owner_of
 from jobpipe.pipelines.checkpoint_storage import claim
+from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.states import JobState
@@ -25,7 +26,8 @@ def begin_checkpoint(world: World, submission: Submission) -> Path:
     )
     storage = Places.of(world.config.home, NAME).storage(pipeline, "report")
     claim(storage, owner_of(world.config.namespace, NAME, pipeline.jobs["report"]))
-    folder = world.config.home / "pipelines" / NAME / "report"
+    folder = local_folder(storage)
+    assert folder is not None
     (folder / "offsets").mkdir()
     (folder / "offsets" / "0").write_text("0")
     return folder

@@ -174,26 +174,6 @@ def test_a_folder_of_files_takes_no_new_checkpoint(world: World) -> None:
     )
 
 
-def test_a_storage_that_moved_without_its_checkpoints(world: World) -> None:
-    """It would begin without its checkpoint, and without a word: that is refused, until it is there or given up."""
-    server = world.server()
-    server.submit(world.submission())
-    world.work(1)
-    wait(server, JobState.RUNNING)
-    checkpoint = begin_checkpoint(world, world.submission())
-    moved = world.submission(storage=str(world.folder / "elsewhere"))
-    plan = as_planned(server, moved)
-    assert planned(plan).action is Action.NEEDS_NEW_CHECKPOINT
-    with pytest.raises(ControlConflict, match="the storage has changed") as refused:
-        server.submit(moved)
-    assert refused.value.message == planned(plan).reasons[0]
-    on_page(refused.value, "ControlConflict: the storage has changed")
-    assert planned(server.plan(moved, new_checkpoint=["report"])).action is Action.NEW_CHECKPOINT
-    (world.folder / "elsewhere").mkdir()
-    checkpoint.rename(world.folder / "elsewhere" / "report")
-    assert planned(as_planned(server, moved)).action is Action.RESTARTED
-
-
 def test_a_stopped_job_takes_the_file_when_it_is_resumed(world: World) -> None:
     server = world.server()
     server.submit(world.submission())

@@ -13,12 +13,13 @@ from jobpipe.control.interface import Action, JobPlan, Plan, Want
 from jobpipe.control.loaded import (
     begun_checkpoints,
     digest_of,
+    former_checkpoints,
     is_of_the_server,
     settings_of,
     subscriptions_by_job,
     unfit_checkpoints,
 )
-from jobpipe.control.records import JobRow, JobSubscription, RevisionChanges
+from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, RevisionChanges
 from jobpipe.control.revisions.differences import Difference, differences, lines
 from jobpipe.control.schedules.rule import Rule
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint, part_of
@@ -60,6 +61,7 @@ class Asked:
         new_checkpoint: jobs that are to begin without their checkpoint.
         unfit: why jobs cannot go on from theirs.
         begun: jobs that have a checkpoint on this host.
+        former: where the newest file that the server has keeps the checkpoints of its jobs; None of a job without one.
     """
 
     pipeline: Pipeline
@@ -67,22 +69,29 @@ class Asked:
     new_checkpoint: Collection[str] = ()
     unfit: Mapping[str, str] = field(default_factory=dict)
     begun: Collection[str] = ()
+    former: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, home: Path, new_checkpoint: Collection[str] = (), before: Pipeline | None = None
+        cls,
+        pipeline: Pipeline,
+        home: Path,
+        new_checkpoint: Collection[str] = (),
+        newest: DefinitionRow | None = None,
     ) -> Asked:
         """Return what is submitted, after a look at the checkpoints that are on this host.
 
         Args:
-            before: the newest file that the server has.
+            newest: the newest file that the server has; None: it has none.
         """
+        former = {} if newest is None else former_checkpoints(newest, home)
         return cls(
             pipeline=pipeline,
             home=home,
             new_checkpoint=tuple(new_checkpoint),
-            unfit=unfit_checkpoints(pipeline, home, before),
+            unfit=unfit_checkpoints(pipeline, home, former),
             begun=begun_checkpoints(pipeline, home),
+            former=former,
         )
 
 
