@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from jobpipe.pipelines.pipeline import Pipeline
 
 PLAN_KEYS = (
-    "pipeline, version, changed, jobs (job, action, reasons, rows_again, from_checkpoint, ends_run), settings, "
+    "pipeline, version, changed, jobs (job, action, reasons, rows_again, from_checkpoint, ends_run, "
+    "drops_subscriptions), settings, "
     "refused, warnings"
 )
 REVISION_KEYS = "pipeline, version, submitted, by, file, added, removed, changed, settings"
@@ -36,7 +37,9 @@ new_checkpoint_option = click.option(
     metavar="JOB",
     help="Start this job over, without its checkpoint; may be repeated.",
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before runs are ended; for scripts.")
+yes_option = click.option(
+    "--yes", is_flag=True, help="Do not ask before runs are ended or subscriptions dropped; for scripts."
+)
 
 
 @click.command()
@@ -60,7 +63,7 @@ def plan(
     Exits with 1 if the file would be refused, also because a job needs --new-checkpoint; with 2 if the file is wrong.
 
     JSON keys: pipeline, version (that the server has; 0: none), changed, jobs (job, action, reasons, rows_again,
-    from_checkpoint, ends_run), settings, refused, warnings.
+    from_checkpoint, ends_run, drops_subscriptions), settings, refused, warnings.
     """
     from jobpipe.control.client import ServerAddress
     from jobpipe.control.revisions.planning import Asked, first_plan
@@ -127,7 +130,7 @@ def submit_as_planned(
         click.UsageError: it has to be asked, and there is no terminal.
     """
     made = client.plan(submission, new_checkpoint=new_checkpoint)
-    asks = made.ends_runs and not made.is_refused
+    asks = made.needs_consent and not made.is_refused
     if asks:
         for line in plan_lines(made):
             click.echo(line, err=True)
@@ -139,8 +142,8 @@ def submit_as_planned(
 def _ask() -> None:
     if not has_terminal():
         raise click.UsageError(
-            "runs that are under way would end, and there is no terminal to ask; if the plan above is as you want it, "
-            "give --yes"
+            "runs that are under way would end, or subscriptions be dropped, and there is no terminal to ask; if the "
+            "plan above is as you want it, give --yes"
         )
     if not click.confirm("Go on?", err=True):
         click.echo("nothing was changed", err=True)

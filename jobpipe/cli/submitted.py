@@ -68,8 +68,8 @@ def submit(
 ) -> int:
     """Submit FILE to the control server, which runs it. If it has the pipeline, it restarts only jobs that changed.
 
-    If runs that are under way would end, it shows the plan first, as `jobpipe pipeline plan` does, and asks. Without a
-    terminal it exits with 2 then, unless --yes is given.
+    If runs that are under way would end, or subscriptions be dropped, it shows the plan first, as `jobpipe pipeline
+    plan` does, and asks. Without a terminal it exits with 2 then, unless --yes is given.
 
     Returns at once. With the embedded registry, a control server is started if none is running. Exits with 1 if --wait
     finds a job that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from jobpipe.control.interface import Action, Plan, Submission, Submitted, Want
 from jobpipe.control.interval_store import IntervalStore
-from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.loaded import LoadedPipelines, digest_of
 from jobpipe.control.records import DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.control.revisions.planning import (
     Asked,
@@ -178,10 +178,23 @@ class PipelineChanges:
             version=0 if row is None else row.version,
             jobs={job.name: job for job in jobs},
             active=frozenset(name for name, run in runs.items() if run is not None and not run.is_over),
+            ran_as={job.name: ran for job in jobs if job.renew and (ran := self._ran_as(job)) is not None},
             lost=frozenset(name for name, run in runs.items() if run is not None and run.state is JobState.LOST),
             schedules={name: each.spec for name, each in schedules.items() if each is not None},
             before=self._newest_file(pipeline.name),
         )
+
+    def _ran_as(self, job: JobRow) -> str | None:
+        """Return the digest of a job as its newest attempt ran it; None: that is not known."""
+        attempts = [] if job.run is None else self._store.attempts(job.run, 1)
+        if not attempts:
+            return None
+        try:
+            pipeline = self._loaded.get(job.pipeline, attempts[-1].version)
+        except ConfigError:
+            return None
+        found = pipeline.jobs.get(job.name)
+        return None if found is None else digest_of(pipeline, found)
 
     def newest_definition(self, name: str) -> DefinitionRow | None:
         """Return the newest file of a pipeline as it is stored; None: there is none."""

@@ -51,7 +51,7 @@ from jobpipe.control.views import Views, revision_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
 from jobpipe.pipelines.bounds import Bounds, bounds_of
-from jobpipe.pipelines.checkpoint_owner import has_checkpoint
+from jobpipe.pipelines.checkpoint_owner import require_checkpoint
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.loading import load_tree
@@ -253,8 +253,8 @@ class ControlServer(Control):
         places = Places.of(self._config.home, pipeline.name)
         for name in new_checkpoint:
             try:
-                if has_checkpoint(pipeline.jobs[name]):
-                    require_clearable(places.storage(pipeline, name), name)
+                require_checkpoint(pipeline.jobs[name])
+                require_clearable(places.storage(pipeline, name), name)
             except ConfigError as error:
                 yield error
         try:

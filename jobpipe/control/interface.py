@@ -242,6 +242,7 @@ class JobPlan:
         rows_again: which rows are read again, and which topics get rows once more, if it begins without its checkpoint.
         from_checkpoint: it goes on from its checkpoint.
         ends_run: a run that is under way ends.
+        drops_subscriptions: subscriptions by which it reads are dropped, and publishers keep no rows for them any more.
     """
 
     job: str
@@ -250,6 +251,7 @@ class JobPlan:
     rows_again: tuple[str, ...] = ()
     from_checkpoint: bool = False
     ends_run: bool = False
+    drops_subscriptions: bool = False
 
     @property
     def is_refused(self) -> bool:
@@ -284,9 +286,9 @@ class Plan:
         return bool(self.refused) or any(job.is_refused for job in self.jobs)
 
     @property
-    def ends_runs(self) -> bool:
-        """Whether a run that is under way would end."""
-        return any(job.ends_run for job in self.jobs)
+    def needs_consent(self) -> bool:
+        """Whether a run that is under way would end, or a subscription be dropped."""
+        return any(job.ends_run or job.drops_subscriptions for job in self.jobs)
 
 
 @dataclass(frozen=True, kw_only=True)

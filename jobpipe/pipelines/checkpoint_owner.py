@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from jobpipe.errors import CheckpointMismatch
+from jobpipe.errors import CheckpointMismatch, ConfigError
 from jobpipe.pipelines.context import name_of_source
 from jobpipe.pipelines.file_paths import expanded, is_uri, local_folder
 from jobpipe.pipelines.pipeline import Job, Stage
@@ -275,6 +275,20 @@ def _topic_of(route: RouteSpec) -> str:
 def has_checkpoint(job: Job) -> bool:
     """Tell whether a job is a query of ours that goes on from a checkpoint."""
     return job.spec.application is None and job.spec.type != "flow" and job.mode is Mode.STREAMING
+
+
+def require_checkpoint(job: Job) -> None:
+    """Check that a job has a checkpoint that can be left out.
+
+    Raises:
+        ConfigError: it is a flow, a program, or a BATCH job.
+    """
+    if not has_checkpoint(job):
+        raise ConfigError(
+            f"--new-checkpoint {job.name}: BATCH jobs, flows and programs have no checkpoint; leave the option out. "
+            "`jobpipe flow reset` lets a flow start over",
+            key="new-checkpoint",
+        )
 
 
 def keeps_checkpoint(definition: Mapping[str, Any]) -> bool:

@@ -49,6 +49,8 @@ def test_back_to_a_storage_with_an_older_checkpoint(world: World) -> None:
     server = world.server()
     one, two = world.submission(storage="one"), world.submission(storage="two")
     server.submit(one)
+    world.work(1)  # which does not end, so that no other run moves a checkpoint away
+    wait(server, JobState.RUNNING)
     begin_checkpoint(world, one)
     server.submit(two, new_checkpoint=["report"])
     assert not server.plan(one).is_refused  # it has not begun with the other one

@@ -191,6 +191,7 @@ DOES = {
     ChangeClass.TAKEN: {Action.UNCHANGED},
     ChangeClass.NEXT_RUN: {Action.STORED},
     ChangeClass.RESTART: {Action.RESTARTED, Action.STARTED},  # whether its run has begun yet
+    ChangeClass.READS_AGAIN: {Action.RESTARTED, Action.STARTED},
     ChangeClass.COMPARED: {Action.RESTARTED, Action.STARTED},
     ChangeClass.NEW_CHECKPOINT: {Action.NEEDS_NEW_CHECKPOINT},
 }
@@ -239,6 +240,7 @@ def test_a_change_of_each_key_does_what_its_class_says(world: World, key: str) -
     (job,) = plan.jobs
     assert job.action in DOES[change], job
     assert plan.changed
+    assert bool(job.rows_again) is (change in (ChangeClass.READS_AGAIN, ChangeClass.NEW_CHECKPOINT)), job
     told = [each.partition(":")[0] for each in (*job.reasons, *plan.settings)]
     if key != "jobs.JOB.route[].description":  # for people
         assert any(is_about(each, key) for each in told), told
@@ -306,6 +308,16 @@ def test_the_classes_of_transforms_and_launchers(world: World) -> None:
     (job,) = server.plan(after).jobs
     assert job.action is Action.NEEDS_NEW_CHECKPOINT
     assert "stages that keep state" in job.reasons[0]
+
+
+def test_a_transform_that_keeps_state_comes_or_goes(world: World) -> None:
+    """Unlike others, it is noted next to the checkpoint."""
+    before, after = (filled(world, each) for each in transform(SQL, {"type": "deduplicate", "keys": ["value"]}))
+    server = world.server()
+    server.submit(before)
+    begin_checkpoints(world, before)
+    assert not server.plan(filled(world, SAMPLES["jobs.JOB.transform[].type"][1])).is_refused
+    assert server.plan(after).jobs[0].action is Action.NEEDS_NEW_CHECKPOINT
 
 
 def test_the_page_has_the_tables() -> None:

@@ -61,7 +61,7 @@ def test_a_first_file_starts_its_jobs(world: World) -> None:
     plan = as_planned(
         server, world.submission({"report": job_of(), "daily": {**BATCH, "source": FROM_TOPIC, "schedule": DAILY}})
     )
-    assert (plan.version, plan.changed, plan.ends_runs) == (0, True, False)
+    assert (plan.version, plan.changed, plan.needs_consent) == (0, True, False)
     assert actions(plan) == {"report": Action.STARTED, "daily": Action.STORED}
     assert planned(plan).reasons == ("new in the file",)
 
@@ -85,7 +85,7 @@ def test_a_changed_key_restarts_a_job_that_runs(world: World) -> None:
     plan = as_planned(server, world.submission({"report": faster, "other": job_of()}))
     assert actions(plan) == {"report": Action.RESTARTED, "other": Action.UNCHANGED}
     assert planned(plan).reasons == ('jobs.report.trigger: {"processing-time": "2s"} added',)
-    assert (planned(plan).from_checkpoint, planned(plan).ends_run, plan.ends_runs) == (True, True, True)
+    assert (planned(plan).from_checkpoint, planned(plan).ends_run, plan.needs_consent) == (True, True, True)
 
 
 def test_settings_of_the_server_restart_nothing(world: World) -> None:
@@ -124,7 +124,7 @@ def test_jobs_that_come_and_go(world: World) -> None:
     plan = as_planned(server, world.submission({"rapport": job_of()}))
     assert actions(plan) == {"rapport": Action.STARTED, "report": Action.STOPPED}
     assert planned(plan).ends_run
-    assert "subscriptions are dropped" in planned(plan).reasons[0]
+    assert planned(plan).reasons == ("the file does not have it any more",)
 
 
 def test_a_job_that_finds_a_checkpoint_of_its_name(world: World) -> None:

@@ -24,6 +24,7 @@ class ChangeClass(StrEnum):
     TAKEN = "taken at once, without a restart"
     NEXT_RUN = "holds from the next run on"
     RESTART = "restart from the checkpoint"
+    READS_AGAIN = "restart, and reads again what is there, as the job keeps a checkpoint from then on, or none any more"
     COMPARED = "restart from the checkpoint, if Spark's plan still fits it"
     NEW_CHECKPOINT = "needs a new checkpoint"
     REFUSED = "refused"
@@ -49,7 +50,7 @@ CLASSES: dict[str, ChangeClass] = {
     "pipeline.alerts[].on": ChangeClass.TAKEN,
     "pipeline.alerts[].lag-rows": ChangeClass.TAKEN,
     "pipeline.alerts[].lag-time": ChangeClass.TAKEN,
-    "jobs.JOB.type": ChangeClass.RESTART,
+    "jobs.JOB.type": ChangeClass.READS_AGAIN,
     "jobs.JOB.source.type": ChangeClass.NEW_CHECKPOINT,
     "jobs.JOB.source.watermark.column": _WATERMARK,
     "jobs.JOB.source.watermark.delay": _WATERMARK,
@@ -70,7 +71,7 @@ CLASSES: dict[str, ChangeClass] = {
     "jobs.JOB.sinks[].at-least-once": ChangeClass.RESTART,
     "jobs.JOB.trigger.available-now": ChangeClass.RESTART,
     "jobs.JOB.trigger.processing-time": ChangeClass.RESTART,
-    "jobs.JOB.execution.runtime-mode": ChangeClass.RESTART,
+    "jobs.JOB.execution.runtime-mode": ChangeClass.READS_AGAIN,
     "jobs.JOB.configuration": ChangeClass.RESTART,
     "jobs.JOB.schedule.crontab": ChangeClass.NEXT_RUN,
     "jobs.JOB.schedule.every": ChangeClass.NEXT_RUN,

@@ -41,6 +41,7 @@ class Known:
         jobs: also those that the newest file does not have, and that have not ended.
         active: jobs with a run that is under way.
         lost: those of them that are LOST.
+        ran_as: of jobs for which a new checkpoint is pending, the digest of what their newest attempt ran, if known.
         schedules: of the jobs that have one.
         before: the newest file; None: there is none, or it can no longer be loaded here.
     """
@@ -49,6 +50,7 @@ class Known:
     jobs: Mapping[str, JobRow] = field(default_factory=dict)
     active: Collection[str] = ()
     lost: Collection[str] = ()
+    ran_as: Mapping[str, str] = field(default_factory=dict)
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
     before: Pipeline | None = None
 
@@ -161,8 +163,18 @@ def removed(known: Known, asked: Asked) -> list[JobRow]:
 
 def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
     """Return what is done with a job that the file does not have any more."""
-    why = "the file does not have it any more; its subscriptions are dropped"
-    return JobPlan(job=job.name, action=Action.STOPPED, reasons=(why,), ends_run=job.name in known.active)
+    reasons = ["the file does not have it any more"]
+    if job.subscriptions:
+        reasons.append("its subscriptions are dropped, so that publishers keep no rows for it")
+    if job.name in known.lost:
+        reasons.append("it is LOST: it may still be running, and is removed when it is known that it has ended")
+    return JobPlan(
+        job=job.name,
+        action=Action.STOPPED,
+        reasons=tuple(reasons),
+        ends_run=job.name in known.active,
+        drops_subscriptions=bool(job.subscriptions),
+    )
 
 
 def first_plan(asked: Asked) -> Plan:
@@ -211,12 +223,12 @@ def schedule_conflict(pipeline: str, job: str, before: ScheduleSpec, after: Sche
 def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Decision:
     name = row.name
     alike = old is not None and old.digest == row.digest
-    renew = name in asked.new_checkpoint
-    # One that is asked for stays so, until the job is as it was before.
-    keeps = row.renew and (alike or name in asked.unfit)
-    row = replace(row, renew=renew or keeps)
     job = asked.pipeline.jobs[name]
-    changes = tuple(_changes(job, old, known, asked))
+    renew, pending = name in asked.new_checkpoint, row.renew
+    # One that is pending stays so, until the job is what ran before, or has no checkpoint that can be moved.
+    as_before = not alike and known.ran_as.get(name) == row.digest
+    row = replace(row, renew=renew or (pending and not as_before and _is_clearable(job, asked)))
+    changes = tuple(_changes(row, job, old, known, asked))
     conflict = _schedule_conflict(row, known, asked)
     if conflict is not None:
         plan = JobPlan(job=name, action=Action.REFUSED, reasons=(conflict, *changes))
@@ -227,20 +239,74 @@ def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Deci
         return Decision(row=row, plan=plan, refused=asked.unfit[name])
     begins = row.want is Want.RUN and row.begins_by_itself
     if old is not None and old.present and alike and not renew:
-        rests = begins and name not in known.active and row.following is None
-        why = f"its last run has ended: `jobpipe pipeline resume {row.pipeline}/{name}` starts it"
-        return Decision(row=row, plan=JobPlan(job=name, action=Action.UNCHANGED, reasons=(why,) if rests else ()))
+        return Decision(row=row, plan=_unchanged(row, job, known, asked, begins=begins))
     ends_others = old is not None and (old.scheduled, old.on_demand) != (row.scheduled, row.on_demand)
     is_active = name in known.active
+    reads_again = _reads_again(row, asked)
+    renewed = row.renew and (old is not None or name in asked.begun)
+    dropped = _dropped(row, old)
+    notes = [*reads_again, *(f"its subscription of topic {topic} is dropped" for topic in dropped)]
+    if pending and not renew:
+        what = "is still to be made" if row.renew else "is not made"
+        notes.append(f"the new checkpoint that an earlier submission asked for {what}")
     plan = JobPlan(
         job=name,
         action=_action(row, begins=begins, is_active=is_active),
-        reasons=(*changes, *_notes(row, job, known, asked, begins=begins)),
-        rows_again=tuple(_rows_again(job, asked)) if row.renew and (old is not None or name in asked.begun) else (),
+        reasons=(*changes, *notes, *_notes(row, job, known, asked, begins=begins)),
+        rows_again=tuple(_rows_again(job, asked)) if renewed or (reads_again and _reads_all(row, asked)) else (),
         from_checkpoint=name in asked.begun and not row.renew,
         ends_run=is_active and (begins or ends_others),
+        drops_subscriptions=bool(dropped),
     )
     return Decision(row=row, plan=plan, begins=begins, ends_others=ends_others)
+
+
+def _unchanged(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: bool) -> JobPlan:
+    """Return what is done with a job that is what it was: nothing. A remark says what to expect of it."""
+    where, reasons = f"{row.pipeline}/{row.name}", []
+    if row.name in known.lost:
+        how = f"if you know that it has ended, `jobpipe pipeline restart {where} --force` starts it"
+        reasons.append(f"it is LOST: it may still be running; {how}")
+    elif begins and row.name not in known.active and row.following is None:
+        reasons.append(f"its last run has ended: `jobpipe pipeline resume {where}` starts it")
+    if row.renew:
+        reasons.append("its next run begins without its checkpoint, as an earlier submission asked for")
+    again = _rows_again(job, asked) if row.renew else ()
+    return JobPlan(job=row.name, action=Action.UNCHANGED, reasons=tuple(reasons), rows_again=tuple(again))
+
+
+def _is_clearable(job: Job, asked: Asked) -> bool:
+    return has_checkpoint(job) and local_folder(_storage(job, asked)) is not None
+
+
+def _storage(job: Job, asked: Asked) -> str:
+    return Places.of(asked.home, asked.pipeline.name).storage(asked.pipeline, job.name)
+
+
+def _reads_again(row: JobRow, asked: Asked) -> tuple[str, ...]:
+    """Return a remark on a job that had a checkpoint and keeps none from now on, or the other way round."""
+    if row.name not in asked.former:
+        return ()
+    had, has = asked.former[row.name] is not None, has_checkpoint(asked.pipeline.jobs[row.name])
+    if had and not has:
+        return ("it keeps no checkpoint any more: what it has read so far does not count",)
+    if has and not had and row.name in asked.begun and not row.renew:
+        return ("it goes on from a checkpoint that it left earlier: what it has read since does not count",)
+    if has and not had:
+        return ("it has kept no checkpoint, and begins one: what it has read so far does not count",)
+    return ()
+
+
+def _reads_all(row: JobRow, asked: Asked) -> bool:
+    """Whether a job reads all that is there: it has no checkpoint, nor a range."""
+    return row.begins_by_itself and row.name not in asked.begun
+
+
+def _dropped(row: JobRow, old: JobRow | None) -> list[str]:
+    """Return the topics by whose subscriptions a job does not read any more."""
+    if old is None:
+        return []
+    return [each.topic for each in old.subscriptions if each not in row.subscriptions]
 
 
 def _action(row: JobRow, *, begins: bool, is_active: bool) -> Action:
@@ -258,12 +324,17 @@ def _schedule_conflict(row: JobRow, known: Known, asked: Asked) -> str | None:
     return schedule_conflict(row.pipeline, row.name, before, after)
 
 
-def _changes(job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterator[str]:
+def _changes(row: JobRow, job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterator[str]:
     """Yield why a job is another one: the keys that changed."""
     if old is None or not old.present:
         yield "new in the file"
         if job.name in asked.begun:
             yield "a job of this name has left a checkpoint in the storage"
+            for each in row.subscriptions:
+                yield (
+                    f"if its subscription of topic {each.topic} was dropped meanwhile, rows that were removed since "
+                    "are missing: it fails with DataLoss, unless failOnDataLoss is false"
+                )
         return
     if known.before is None or job.name not in known.before.jobs:
         yield "which keys changed is not known: the version before can no longer be loaded here"
@@ -287,7 +358,7 @@ def _notes(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: bool) -
             yield "it is stopped: from `jobpipe pipeline resume` on"
     elif row.name in known.lost:
         yield "it is LOST: its next run begins when it is known that it has ended"
-    storage = Places.of(asked.home, asked.pipeline.name).storage(asked.pipeline, job.name)
+    storage = _storage(job, asked)
     if has_checkpoint(job) and local_folder(storage) is None:
         yield f"its checkpoint in {storage} is compared when it starts: it cannot be seen from the server"
 
