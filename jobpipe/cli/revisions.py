@@ -66,18 +66,17 @@ def plan(
     from_checkpoint, ends_run, drops_subscriptions), settings, refused, warnings.
     """
     from jobpipe.control.client import ServerAddress
-    from jobpipe.control.revisions.planning import Asked, first_plan
     from jobpipe.control.runs_here import is_known_to_server
+    from jobpipe.control.submission_checks import plan_without_server
 
     found = load(file, given, overlays)
-    home = settings.config.home
+    home, submission = settings.config.home, submission_of(found, file)
     if url is None and ServerAddress.local(settings.config) is None and not is_known_to_server(home, found.name):
         said = f"no control server of {home} is running, and none has had pipeline {found.name}: this is a plan for one"
         click.echo(printable(said), err=True)
-        made = first_plan(Asked.of(found, home, new_checkpoint))
+        made = plan_without_server(submission, new_checkpoint, settings.config, settings.resolved.file)
     else:
-        client = client_of(settings, url, token_file)
-        made = client.plan(submission_of(found, file), new_checkpoint=new_checkpoint)
+        made = client_of(settings, url, token_file).plan(submission, new_checkpoint=new_checkpoint)
     if as_json:
         emit_json(view_of(made))
     else:

@@ -45,6 +45,7 @@ from jobpipe.control.interface import (
 )
 from jobpipe.control.rights import Caller
 from jobpipe.control.roots import Roots
+from jobpipe.control.submission_checks import require_jobs, require_trusted
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
 from jobpipe.pipelines.definitions import CONFIGURATION
 from jobpipe.pipelines.engine import fires_nothing
@@ -53,7 +54,7 @@ from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.json_schema import options_schema
 from jobpipe.pipelines.kinds import EXPECTED
 from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
+from jobpipe.pipelines.problems import nearest
 from jobpipe.pipelines.tree import FilePlace, node_of
 from jobpipe.pipelines.wording import problems_of
 
@@ -170,17 +171,8 @@ class Answers:
                 f"pipeline.name is {pipeline.name!r}, and the address names {name!r}; change one of them",
                 key="pipeline.name",
             )
-        try:
-            problems = list(self._roots.problems(pipeline))
-        except OSError as error:
-            what = f"{error.filename} cannot be looked at ({error.strerror})"
-            remedy = "see that the server's user can reach it, then submit again"
-            problems = [Problem(str(pipeline.file), None, "", what, remedy)]
-        if problems:
-            raise pipeline_error(problems)
-        for job in body.new_checkpoint:
-            if job not in pipeline.jobs:
-                raise PipelineNotFound(f"new-checkpoint: there is no job {job!r}; {nearest(job, pipeline.jobs)}")
+        require_trusted(pipeline, self._roots)
+        require_jobs(pipeline, body.new_checkpoint)
         return Submission(file=body.file, folder=folder, tree=body.tree)
 
     def status(self, call: Call) -> PipelineStatus:

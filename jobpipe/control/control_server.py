@@ -42,23 +42,22 @@ from jobpipe.control.records import JobRow
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots
-from jobpipe.control.schedules.rule import YEARS, Interval, Rule
+from jobpipe.control.schedules.rule import YEARS, Interval
 from jobpipe.control.shared_storage import shared_storage
 from jobpipe.control.store import Store
+from jobpipe.control.submission_checks import load_submission, refusals, require_no_foreground
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
 from jobpipe.control.views import Views, revision_view
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
 from jobpipe.pipelines.bounds import Bounds, bounds_of
-from jobpipe.pipelines.checkpoint_owner import require_checkpoint
 from jobpipe.pipelines.checks import without_bounds
 from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.locks import holder, locked
+from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places, require_clearable
-from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
+from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.problems import Problem, pipeline_error
 from jobpipe.pipelines.serving_on import ServingOn
 from jobpipe_registry.handler import RegisterServerHandler
 
@@ -66,7 +65,6 @@ STOP_SECONDS = 60.0
 LOST_SECONDS = 10.0
 MOST_WAIT_SECONDS = 60.0
 CLOCKS_SECONDS = 60.0  # by which the clocks of two hosts may differ
-MOST_TREE_BYTES = 4 * 1024 * 1024
 
 
 class ControlServer(Control):
@@ -202,7 +200,7 @@ class ControlServer(Control):
         self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
     ) -> Submitted:
         """See :class:`Control`."""
-        pipeline = self._load(submission, new_checkpoint)
+        pipeline = load_submission(submission, new_checkpoint, self._plugins)
         shared = shared_storage(self._store, self._config.home, pipeline)
         for error in self._refusals(pipeline, new_checkpoint, shared):
             raise error
@@ -221,46 +219,20 @@ class ControlServer(Control):
 
     def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
         """See :class:`Control`."""
-        pipeline = self._load(submission, new_checkpoint)
+        pipeline = load_submission(submission, new_checkpoint, self._plugins)
         shared = shared_storage(self._store, self._config.home, pipeline)
         refused = tuple(error.message for error in self._refusals(pipeline, new_checkpoint, shared))
         plan = self._changes.plan(submission, self._asked(pipeline, new_checkpoint))
         warnings = (*plan.warnings, *(each for each in shared if each.severity != "error"))
         return replace(plan, refused=(*refused, *plan.refused), warnings=warnings)
 
-    def _load(self, submission: Submission, new_checkpoint: Sequence[str]) -> Pipeline:
-        """Return the pipeline of a file that is right here."""
-        _require_absolute(submission)
-        pipeline = load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=self._plugins)
-        for name in new_checkpoint:
-            if name not in pipeline.jobs:
-                remedy = nearest(name, pipeline.jobs)
-                what = f"there is no job {name!r:.120}"
-                raise pipeline_error([Problem(str(submission.file), None, "new-checkpoint", what, remedy)])
-        _require_supported(pipeline)
-        return pipeline
-
     def _refusals(
         self, pipeline: Pipeline, new_checkpoint: Sequence[str], shared: Sequence[Problem]
     ) -> Iterator[JobpipeError]:
         """Yield why a file is not taken now, although it is right."""
-        try:
-            self._require_no_foreground(pipeline.name)
-        except ControlConflict as error:
-            yield error
+        yield from refusals(pipeline, self._config.home, new_checkpoint)
         if any(each.severity == "error" for each in shared):
             yield pipeline_error(shared)
-        places = Places.of(self._config.home, pipeline.name)
-        for name in new_checkpoint:
-            try:
-                require_checkpoint(pipeline.jobs[name])
-                require_clearable(places.storage(pipeline, name), name)
-            except ConfigError as error:
-                yield error
-        try:
-            places.require_prefix(pipeline)
-        except ConfigError as error:
-            yield error
 
     def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
         newest = self._changes.newest_definition(pipeline.name)
@@ -457,11 +429,7 @@ class ControlServer(Control):
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def _require_no_foreground(self, pipeline: str) -> None:
-        process = holder(Places.of(self._config.home, pipeline).lock)
-        if process is not None:
-            raise ControlConflict(
-                f"pipeline {pipeline} is run in the foreground by process {process}; stop that first", pipeline=pipeline
-            )
+        require_no_foreground(self._config.home, pipeline)
 
     def _require_bounds(self, pipeline: str, job: str | None) -> None:
         """Refuse to begin a run without bounds of a job that needs some, as ``jobpipe pipeline run`` does."""
@@ -494,28 +462,6 @@ def _range(lower: datetime, upper: datetime) -> Interval:
         what = f"a range lies in the years {YEARS[0]} to {YEARS[1]}; give another --from or --to"
         raise ConfigError(what, key="--to")
     return Interval(lower.astimezone(UTC), upper.astimezone(UTC))
-
-
-def _require_absolute(submission: Submission) -> None:
-    for what, path in (("file", submission.file), ("folder", submission.folder)):
-        if not path.is_absolute():
-            raise ConfigError(f"{what} {str(path)!r:.200} is not an absolute path", key=what)
-    if len(json.dumps(dict(submission.tree))) > MOST_TREE_BYTES:
-        raise ConfigError(f"the pipeline has more than {MOST_TREE_BYTES} bytes", key="tree")
-
-
-def _require_supported(pipeline: Pipeline) -> None:
-    file = str(pipeline.file)
-    problems = []
-    for name, job in pipeline.jobs.items():
-        if job.spec.schedule is not None:
-            try:
-                Rule.of(job.spec.schedule)
-            except ConfigError as error:
-                what, _, remedy = error.message.partition("; ")
-                problems.append(Problem(file, None, f"jobs.{name}.schedule", what, remedy or "mend it"))
-    if problems:
-        raise pipeline_error(problems)
 
 
 def _require_between(what: str, value: float, least: float, most: float) -> None:

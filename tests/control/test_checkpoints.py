@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.control.interface import Submission
-from jobpipe.errors import ConfigError, ControlConflict, PipelineError
+from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound
 from jobpipe.pipelines.checkpoint_owner import owner_of
 from jobpipe.pipelines.checkpoint_storage import claim
 from jobpipe.pipelines.file_paths import local_folder
@@ -44,7 +44,7 @@ def test_other_sources_need_a_new_checkpoint(world: World) -> None:
     checkpoint = begin_checkpoint(world, world.submission())
     with pytest.raises(ControlConflict, match="--new-checkpoint report"):
         server.submit(world.submission({"report": READS_FILES}))
-    with pytest.raises(PipelineError, match="rapport"):
+    with pytest.raises(PipelineNotFound, match="rapport"):
         server.submit(world.submission({"report": READS_FILES}), new_checkpoint=["rapport"])
     assert server.pipeline(NAME).version == 1
     run = server.submit(world.submission({"report": READS_FILES}), new_checkpoint=["report"]).runs["report"]

@@ -19,6 +19,8 @@ from jobpipe.control.interface import Action, JobPlan, Plan, RevisionView, Want
 from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ControlConflict
+from jobpipe.pipelines.locks import locked
+from jobpipe.pipelines.places import Places
 from tests.control_api.kit import Served, tree
 from tests.troubleshooting import on_page
 
@@ -41,7 +43,7 @@ def home(tmp_path: Path) -> Path:
 def run(home: Path, tmp_path: Path) -> Run:
     """Run a command of the home."""
     config = tmp_path / "jobpipe.yaml"
-    config.write_text(yaml.safe_dump({"jobpipe": {"home": str(home)}}))
+    config.write_text(yaml.safe_dump({"jobpipe": {"home": str(home), "server.roots": str(tmp_path / "work")}}))
 
     def ask(*args: str, code: int = 0, typed: str | None = None) -> Result:
         result = CliRunner().invoke(cli, ["--config", str(config), *args], input=typed)
@@ -129,6 +131,30 @@ def test_a_plan_without_a_server(run: Run, file: str, home: Path) -> None:
     store.put_pipeline(PipelineRow(name="flights", version=1, want=Want.RUN, submitted=1.0))
     store.close()
     assert "start it with `jobpipe server`" in run("pipeline", "plan", file, code=3).stderr
+
+
+def test_a_plan_without_a_server_is_refused_as_a_submission_would_be(
+    run: Run, file: str, home: Path, tmp_path: Path
+) -> None:
+    """By what that server would look at, whatever the pipeline is."""
+    stored = tmp_path / "work" / "stored.yaml"
+    stored.write_text(yaml.safe_dump({**tree(), "pipeline": {**tree()["pipeline"], "storage": "s3a://bucket/state"}}))
+    run("pipeline", "plan", str(stored))
+    for where in (file, str(stored)):
+        told = run("pipeline", "plan", where, "--new-checkpoint", "nosuch", code=1).stderr
+        assert "new-checkpoint: there is no job 'nosuch'" in told
+    run("pipeline", "plan", file, "--new-checkpoint", "report")
+    told = run("pipeline", "plan", str(stored), "--new-checkpoint", "report", code=1).stdout
+    assert "refused: --new-checkpoint report: s3a://bucket/state/report is not a folder of this host" in told
+    outside = tmp_path / "outside" / "flights.yaml"
+    outside.parent.mkdir()
+    outside.write_text(Path(file).read_text())
+    assert f"lies outside {tmp_path / 'work'}" in run("pipeline", "plan", str(outside), code=2).stderr
+    own = Places.of(home, "flights")
+    with locked(own.lock, "it", "stop it first", "home"):
+        assert "refused: pipeline flights is run in the foreground" in run("pipeline", "plan", file, code=1).stdout
+    (own.folder / ".topic-prefix").write_text("dev.\n")
+    assert "refused: topic-prefix is ''" in run("pipeline", "plan", file, code=1).stdout
 
 
 def test_submit_asks_before_it_ends_runs(served: Served, run: Run, file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,12 +177,17 @@ def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
     )
 
 
-def first_plan(asked: Asked) -> Plan:
-    """Return what is done with a pipeline that no server knows."""
+def first_plan(asked: Asked, refused: Sequence[str] = ()) -> Plan:
+    """Return what is done with a pipeline that no server knows.
+
+    Args:
+        refused: why the file would be refused as a whole.
+    """
     known, pipeline = Known(), asked.pipeline
     decisions = decide(rows_of(pipeline, known.jobs, Want.RUN), known, asked)
     jobs = tuple(each.plan for each in decisions)
-    return Plan(pipeline=pipeline.name, version=0, changed=True, jobs=jobs, warnings=tuple(pipeline.warnings))
+    warnings = tuple(pipeline.warnings)
+    return Plan(pipeline=pipeline.name, version=0, changed=True, jobs=jobs, refused=tuple(refused), warnings=warnings)
 
 
 def changed_settings(known: Known, asked: Asked) -> list[Difference]:
