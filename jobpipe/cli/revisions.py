@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from jobpipe.pipelines.pipeline import Pipeline
 
 PLAN_KEYS = (
-    "pipeline, version, changed, jobs (job, action, reasons, rows_again, from_checkpoint, ends_run, "
-    "drops_subscriptions), settings, "
-    "refused, warnings"
+    "pipeline, version, born, changed, jobs (job, action, reasons, rows_again, from_checkpoint, ends_run, "
+    "drops_subscriptions), settings, refused, warnings"
 )
 REVISION_KEYS = "pipeline, version, submitted, by, file, added, removed, changed, settings"
 OF_TODAY = (
@@ -62,8 +61,8 @@ def plan(
 
     Exits with 1 if the file would be refused, also because a job needs --new-checkpoint; with 2 if the file is wrong.
 
-    JSON keys: pipeline, version (that the server has; 0: none), changed, jobs (job, action, reasons, rows_again,
-    from_checkpoint, ends_run, drops_subscriptions), settings, refused, warnings.
+    JSON keys: pipeline, version (that the server has; 0: none), born (seconds since 1970), changed, jobs (job, action,
+    reasons, rows_again, from_checkpoint, ends_run, drops_subscriptions), settings, refused, warnings.
     """
     from jobpipe.control.client import ServerAddress
     from jobpipe.control.runs_here import is_known_to_server
@@ -120,22 +119,34 @@ def submission_of(found: Pipeline, file: str) -> Submission:
 
 
 def submit_as_planned(
-    client: ControlClient, submission: Submission, new_checkpoint: Sequence[str], *, yes: bool
+    client: ControlClient,
+    submission: Submission,
+    new_checkpoint: Sequence[str],
+    *,
+    yes: bool,
+    base: int | None = None,
 ) -> tuple[Submitted, bool]:
     """Submit a file; if that ends runs, show what it does, and ask. Return what it did, and whether it was shown.
 
+    Args:
+        base: the version that the caller knows; None: the one of the plan.
+
     Raises:
         ControlConflict: another submission came in between.
+        click.exceptions.Exit: the file is refused; the plan was shown.
         click.UsageError: it has to be asked, and there is no terminal.
     """
     made = client.plan(submission, new_checkpoint=new_checkpoint)
-    asks = made.needs_consent and not made.is_refused
-    if asks:
+    base = made.version if base is None else base
+    asks = made.needs_consent and base == made.version  # else the server refuses it
+    if asks or made.is_refused:
         for line in plan_lines(made):
             click.echo(line, err=True)
-        if not yes:
-            _ask()
-    return client.submit(submission, new_checkpoint=new_checkpoint, base=made.version), asks
+    if made.is_refused:
+        raise click.exceptions.Exit(Exit.UNHEALTHY)
+    if asks and not yes:
+        _ask()
+    return client.submit(submission, new_checkpoint=new_checkpoint, base=base, born=made.born), asks
 
 
 def _ask() -> None:

@@ -72,7 +72,8 @@ def submit(
     plan` does, and asks. Without a terminal it exits with 2 then, unless --yes is given.
 
     Returns at once. With the embedded registry, a control server is started if none is running. Exits with 1 if --wait
-    finds a job that has failed or is lost, with 2 if the file is wrong, with 3 if --wait takes too long.
+    finds a job that has failed or is lost, or if the plan is refused, which it shows then; with 2 if the file is wrong,
+    with 3 if --wait takes too long.
 
     JSON keys: pipeline, created, version, changed, runs (job: id), unchanged, removed, warnings (file, line, key, what,
     remedy, severity).
@@ -115,10 +116,11 @@ def rollback(
 
     JSON keys: as those of `jobpipe pipeline submit`.
     """
-    version = version or previous(client.revisions(name), name)
+    found = client.revisions(name)
+    version = version or previous(found, name)
     submission = client.revision(name, version)
     click.echo(OF_TODAY.format(version=version), err=True)
-    done, _ = submit_as_planned(client, submission, new_checkpoint, yes=yes)
+    done, _ = submit_as_planned(client, submission, new_checkpoint, yes=yes, base=found[0].version)
     return _emit_submitted(client, done, done.warnings, wait=wait, timeout=timeout, as_json=as_json)
 
 

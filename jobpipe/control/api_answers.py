@@ -159,7 +159,11 @@ class Answers:
         body = call.of(SubmissionBody)
         submission = self._submission(body, name)
         return self._control.submit(
-            submission, new_checkpoint=body.new_checkpoint, base=body.base_version, by=call.caller.name
+            submission,
+            new_checkpoint=body.new_checkpoint,
+            base=body.base_version,
+            born=body.base_born,
+            by=call.caller.name,
         )
 
     def _submission(self, body: PlanBody, name: str | None) -> Submission:

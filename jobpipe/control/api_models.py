@@ -79,6 +79,11 @@ class SubmissionBody(PlanBody):
         description="The version that this was planned for, 0 for a new pipeline: the server refuses it if it has "
         "another one by now. Without it any.",
     )
+    base_born: float | None = Field(
+        default=None,
+        alias="base-born",
+        description="`born` of the plan: the server refuses it if the pipeline was deleted and submitted again since.",
+    )
 
 
 def plan_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()) -> PlanBody:
@@ -88,11 +93,14 @@ def plan_body(submission: Submission, new_checkpoint: tuple[str, ...] = ()) -> P
 
 
 def submission_body(
-    submission: Submission, new_checkpoint: tuple[str, ...] = (), base: int | None = None
+    submission: Submission,
+    new_checkpoint: tuple[str, ...] = (),
+    base: int | None = None,
+    born: float | None = None,
 ) -> SubmissionBody:
     """Return the body that submits a pipeline."""
     planned = plan_body(submission, new_checkpoint).model_dump(by_alias=True)
-    return SubmissionBody.model_validate({**planned, "base-version": base})
+    return SubmissionBody.model_validate({**planned, "base-version": base, "base-born": born})
 
 
 class RunBody(_Body):

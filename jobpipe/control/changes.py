@@ -93,10 +93,11 @@ class PipelineChanges:
             known, rows = self._known(asked.pipeline), self._rows(asked.pipeline)
             decisions = decide(rows, known, asked)
             gone = [plan_of_removed(job, known) for job in removed(known, asked)]
-            full = self._is_full(asked.pipeline, known)
+            full, row = self._is_full(asked.pipeline, known), self._store.pipeline(asked.pipeline.name)
             return Plan(
                 pipeline=asked.pipeline.name,
                 version=known.version,
+                born=0.0 if row is None else row.born,
                 changed=not self._has(submission, asked.pipeline.name),
                 jobs=(*(each.plan for each in decisions), *gone),
                 settings=taken_settings(known, asked),
@@ -105,25 +106,31 @@ class PipelineChanges:
             )
 
     def submit(
-        self, submission: Submission, asked: Asked, now: float, *, base: int | None = None, by: str = ""
+        self,
+        submission: Submission,
+        asked: Asked,
+        now: float,
+        *,
+        base: int | None = None,
+        born: float | None = None,
+        by: str = "",
     ) -> Submitted:
         """Take a pipeline in, or a changed file of one.
 
         Args:
-            base: the version that it was planned for, 0 for a new pipeline; None: any.
+            base, born: the version that it was planned for, 0 for a new pipeline, and the plan's ``born``; None: any.
             by: who submits it.
         """
         store, pipeline, name = self._store, asked.pipeline, asked.pipeline.name
         with store.write():
-            known = self._known(pipeline)
-            _require_base(name, base, known.version)
+            known, row = self._known(pipeline), store.pipeline(name)
+            _require_base(name, base, born, row)
             if (full := self._is_full(pipeline, known)) is not None:
                 raise full
             decisions = decide(self._rows(pipeline), known, asked)
             for each in decisions:
                 if each.refused is not None:
                     raise ControlConflict(each.refused, pipeline=name, job=each.row.name)
-            row = store.pipeline(name)
             same_file = self._has(submission, name)
             version = known.version + (not same_file)
             want = Want.RUN if row is None else row.want
@@ -459,11 +466,15 @@ class PipelineChanges:
                 )
 
 
-def _require_base(name: str, base: int | None, version: int) -> None:
-    if base is None or base == version:
+def _require_base(name: str, base: int | None, born: float | None, row: PipelineRow | None) -> None:
+    version = 0 if row is None else row.version
+    is_other = born is not None and row is not None and born != row.born
+    if (base is None or base == version) and not is_other:
         return
     planned = f"version {base}" if base else "a new pipeline"
     now = f"version {version} now" if version else "no pipeline of that name now"
+    if base and is_other:
+        now = f"{now}, of a pipeline that was submitted after that one was deleted"
     raise ControlConflict(
         f"pipeline {name}: this was planned for {planned}, and there is {now}: another submission came in between; "
         "look at `jobpipe pipeline history`, then submit again",

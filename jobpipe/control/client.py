@@ -127,10 +127,15 @@ class ControlClient:
         return self._ask("GET", "/", IndexView)
 
     def submit(
-        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None
+        self,
+        submission: Submission,
+        *,
+        new_checkpoint: Sequence[str] = (),
+        base: int | None = None,
+        born: float | None = None,
     ) -> Submitted:
         """As :meth:`jobpipe.control.interface.Control.submit`."""
-        body = submission_body(submission, tuple(new_checkpoint), base)
+        body = submission_body(submission, tuple(new_checkpoint), base, born)
         return self._ask("POST", "/pipelines", Submitted, body=body)
 
     def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:

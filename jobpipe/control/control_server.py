@@ -197,7 +197,13 @@ class ControlServer(Control):
     # -- pipelines -----------------------------------------------------------------------------------------------------
 
     def submit(
-        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
+        self,
+        submission: Submission,
+        *,
+        new_checkpoint: Sequence[str] = (),
+        base: int | None = None,
+        born: float | None = None,
+        by: str = "",
     ) -> Submitted:
         """See :class:`Control`."""
         pipeline = load_submission(submission, new_checkpoint, self._plugins)
@@ -206,7 +212,7 @@ class ControlServer(Control):
             raise error
         asked = self._asked(pipeline, new_checkpoint)
         with self._store.write():
-            submitted = self._changes.submit(submission, asked, self._clock(), base=base, by=by)
+            submitted = self._changes.submit(submission, asked, self._clock(), base=base, born=born, by=by)
             jobs = self._store.jobs(pipeline.name)
             self._scheduler.taken(pipeline, [job for job in jobs if job.present])
             Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)

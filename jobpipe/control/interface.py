@@ -265,6 +265,8 @@ class Plan:
 
     Attributes:
         version: that the server has; 0: it does not know the pipeline.
+        born: when the first file of that pipeline was submitted, by which it is told apart from one of the same name
+            that was deleted; 0 if there is none, or that is not known.
         changed: whether the server has another file, so that there would be a new version.
         jobs: those of the file, in its order, then those that it does not have any more.
         settings: what changed of section ``pipeline`` that the server takes without a restart.
@@ -274,6 +276,7 @@ class Plan:
 
     pipeline: str
     version: int
+    born: float = 0.0
     changed: bool
     jobs: tuple[JobPlan, ...]
     settings: tuple[str, ...] = ()
@@ -358,7 +361,13 @@ class Control(ABC):
 
     @abstractmethod
     def submit(
-        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
+        self,
+        submission: Submission,
+        *,
+        new_checkpoint: Sequence[str] = (),
+        base: int | None = None,
+        born: float | None = None,
+        by: str = "",
     ) -> Submitted:
         """Take a pipeline, or a changed file of one, and start its jobs that changed; the others run on.
 
@@ -367,12 +376,13 @@ class Control(ABC):
         Args:
             new_checkpoint: jobs that begin again without their checkpoint, as their sources or state have changed.
             base: the version that this one was planned for, 0 for a new pipeline; None: any.
+            born: of the pipeline that it was planned for, as the plan says; None: any.
             by: who submits it, for the history.
 
         Raises:
             PipelineError: the file is wrong here: every problem; or a job would share a checkpoint with another
                 pipeline's.
-            ControlConflict: the server has another version than ``base``.
+            ControlConflict: the server has another version than ``base``, or another pipeline of that name.
         """
 
     @abstractmethod

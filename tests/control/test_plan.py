@@ -39,12 +39,12 @@ def as_planned(server: ControlServer, submission: Submission, **more: Any) -> Pl
     base = {each.name: each.version for each in before}.get(plan.pipeline, 0)
     if plan.is_refused:
         with pytest.raises(JobpipeError) as refused:
-            server.submit(submission, base=plan.version, **more)
+            server.submit(submission, base=plan.version, born=plan.born, **more)
         said = [*plan.refused, *(each.reasons[0] for each in plan.jobs if each.is_refused)]
         assert refused.value.message == said[0]
         assert [each.version for each in server.pipelines() if each.name == plan.pipeline] == [base][: bool(base)]
         return plan
-    submitted = server.submit(submission, base=plan.version, **more)
+    submitted = server.submit(submission, base=plan.version, born=plan.born, **more)
     told = actions(plan)
     assert submitted.changed is plan.changed
     assert submitted.version == base + plan.changed
@@ -257,6 +257,20 @@ def test_another_submission_came_in_between(world: World) -> None:
         server.submit(changed, base=plan.version)
     on_page(refused.value, "ControlConflict: pipeline …: this was planned for")
     assert server.submit(changed, base=2).version == 3
+
+
+def test_a_pipeline_that_was_deleted_and_submitted_again(world: World) -> None:
+    """Its versions begin again: the number alone does not tell it from the one that was planned for."""
+    server = world.server()
+    server.submit(world.submission())
+    plan = server.plan(world.submission({"report": job_of(trigger={"processing-time": "2s"})}))
+    assert server.submit(world.submission(), base=plan.version, born=plan.born).version == 1
+    server.stop(NAME)
+    wait(server, JobState.STOPPED)
+    server.delete(NAME)
+    server.submit(world.submission())
+    with pytest.raises(ControlConflict, match=r"planned for version 1.*submitted after that one was deleted"):
+        server.submit(world.submission(), base=plan.version, born=plan.born)
 
 
 def test_no_secret_is_shown(world: World) -> None:

@@ -135,9 +135,15 @@ class MemoryControl(Control):
         )
 
     def submit(
-        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), base: int | None = None, by: str = ""
+        self,
+        submission: Submission,
+        *,
+        new_checkpoint: Sequence[str] = (),
+        base: int | None = None,
+        born: float | None = None,
+        by: str = "",
     ) -> Submitted:
-        self._called("submit", submission, tuple(new_checkpoint), base, by)
+        self._called("submit", submission, tuple(new_checkpoint), base, by, born)
         name = submission.tree["pipeline"]["name"]
         created = name not in self.statuses
         jobs = tuple(self._start(name, job) for job in submission.tree["jobs"])
@@ -158,7 +164,7 @@ class MemoryControl(Control):
         version = self.statuses[name].version if name in self.statuses else 0
         action = Action.UNCHANGED if version else Action.STARTED
         jobs = tuple(JobPlan(job=job, action=action) for job in submission.tree["jobs"])
-        return self.plan_of(Plan(pipeline=name, version=version, changed=True, jobs=jobs))
+        return self.plan_of(Plan(pipeline=name, version=version, born=1000.0 * bool(version), changed=True, jobs=jobs))
 
     def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
         self._called("revisions", pipeline)

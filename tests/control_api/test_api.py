@@ -38,7 +38,7 @@ def test_submit_look_stop_resume_restart_delete(served: Served) -> None:
         1,
         {"publish": "run-1", "report": "run-2"},
     )
-    assert served.control.calls[0] == ("submit", submission, ("report",), None, "token")
+    assert served.control.calls[0] == ("submit", submission, ("report",), None, "token", None)
     assert client.pipelines() == served.control.pipelines()
     assert client.pipeline("flights") == served.control.pipeline("flights")
     assert client.job("flights", "report").state is JobState.RUNNING
@@ -83,8 +83,8 @@ def test_a_plan_changes_nothing_and_its_version_goes_with_the_submission(served:
     assert plan == served.control.plan(submission)
     assert (plan.version, [each.action for each in plan.jobs]) == (0, [Action.STARTED] * 2)
     assert client.pipelines() == ()
-    client.submit(submission, base=plan.version)
-    assert served.control.calls[-1] == ("submit", submission, (), 0, "token")
+    client.submit(submission, base=plan.version, born=plan.born)
+    assert served.control.calls[-1] == ("submit", submission, (), 0, "token", 0.0)
     with pytest.raises(NotAuthorized, match="operate"):
         served.viewer.plan(submission)
 

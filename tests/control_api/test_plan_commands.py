@@ -18,7 +18,6 @@ from jobpipe.cli.revisions import PLAN_KEYS, REVISION_KEYS, plan_lines
 from jobpipe.control.interface import Action, JobPlan, Plan, RevisionView, Want
 from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
-from jobpipe.errors import ControlConflict
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.places import Places
 from tests.control_api.kit import Served, tree
@@ -162,7 +161,7 @@ def test_submit_asks_before_it_ends_runs(served: Served, run: Run, file: str, mo
     control = served.control
     control.plan_of = restarting
     run("pipeline", "submit", file)
-    assert control.calls[-1][3:] == (0, "token")
+    assert control.calls[-1][3:] == (0, "token", 0.0)
     refused = run("pipeline", "submit", file, code=2).stderr
     assert "restarted from its checkpoint" in refused
     assert "give --yes" in refused
@@ -171,7 +170,7 @@ def test_submit_asks_before_it_ends_runs(served: Served, run: Run, file: str, mo
     told = run("pipeline", "submit", file, "--yes", "--json")
     assert json.loads(told.stdout)["version"] == 2
     assert RESTARTS.reasons[0] in told.stderr
-    assert control.calls[-1][3] == 1
+    assert control.calls[-1][3:] == (1, "token", 1000.0)
     monkeypatch.setattr(revisions, "has_terminal", lambda: True)
     assert "nothing was changed" in run("pipeline", "submit", file, code=1, typed="\n").stderr
     assert submitted(served) == 2
@@ -181,18 +180,13 @@ def test_submit_asks_before_it_ends_runs(served: Served, run: Run, file: str, mo
     assert run("pipeline", "submit", file).stderr == ""
 
 
-def test_a_plan_that_is_refused_is_not_asked_about(served: Served, run: Run, file: str) -> None:
-    """The server says why, as it always has."""
+def test_a_plan_that_is_refused_is_shown_and_not_submitted(served: Served, run: Run, file: str) -> None:
+    """Not even if the server would take it by now: what it does then was not shown."""
+    run("pipeline", "submit", file)
     run("pipeline", "submit", file)
     served.control.plan_of = lambda plan: replace(restarting(plan), refused=("it is run in the foreground",))
-    control, submit = served.control, served.control.submit
-
-    def refuse(*_args: object, **_given: object) -> None:
-        raise ControlConflict("pipeline flights is run in the foreground")
-
-    control.submit = refuse  # type: ignore[method-assign,assignment]
-    assert "run in the foreground" in run("pipeline", "submit", file, code=1).stderr
-    control.submit = submit  # type: ignore[method-assign]
+    assert "refused: it is run in the foreground" in run("pipeline", "submit", file, "--yes", code=1).stderr
+    assert submitted(served) == 2
 
 
 def test_history_and_rollback(served: Served, run: Run, file: str) -> None:
@@ -222,3 +216,14 @@ def test_history_and_rollback(served: Served, run: Run, file: str) -> None:
     run("pipeline", "rollback", "flights", "--to", "2", "--yes")
     assert control.submissions["flights"].tree["jobs"] == made["jobs"]
     assert "version 9" in run("pipeline", "rollback", "flights", "--to", "9", "--yes", code=2).stderr
+
+
+def test_a_rollback_is_based_on_the_versions_that_it_has_seen(served: Served, run: Run, file: str) -> None:
+    """Another submission between the list and the plan is an error of the server, not rolled back unseen."""
+    run("pipeline", "submit", file)
+    run("pipeline", "submit", file)
+    run("pipeline", "rollback", "flights", "--yes")
+    assert [call[3] for call in served.control.calls if call[0] == "submit"] == [0, 1, 2]
+    served.control.plan_of = lambda plan: replace(restarting(plan), version=7)
+    run("pipeline", "rollback", "flights")  # and does not ask about what is not going to happen
+    assert [call[3] for call in served.control.calls if call[0] == "submit"][-1] == 3
