@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jobpipe.errors import CheckpointMismatch, ConfigError
 from jobpipe.pipelines.context import name_of_source
@@ -28,6 +28,7 @@ NAME = "owner.json"
 VERSION = 3
 MOST_BYTES = 16 << 20
 _COMPARED = 2  # the first version of the note that says sources, state and sinks
+_SYMBOLS = 3  # the first one that has one symbol for the table's name in topics of routes, whichever the file has
 _SHOWN = 200  # characters of a part, in an error
 _TUNING = frozenset(
     {
@@ -86,6 +87,7 @@ class Owner(BaseModel):
         names: of the sources, by which Spark knows them, also of those that the job had before; (): by their order.
         gone: the names of those.
         state: the stages that keep state, and are known to.
+        old_sinks: the sinks as notes of version 2 say them, with the symbols of routes as the file has them; not noted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -99,6 +101,7 @@ class Owner(BaseModel):
     gone: tuple[str, ...] = ()
     state: tuple[Part, ...] = ()
     sinks: tuple[Part, ...] = ()
+    old_sinks: tuple[Part, ...] = Field(default=(), exclude=True)
 
     @model_validator(mode="after")
     def _of_one_length(self) -> Owner:
@@ -130,10 +133,13 @@ class Owner(BaseModel):
             return self
         named = bool(self.names and other.names)
         merged = self._with_former(other, storage, known) if named else self
+        raw = other.version < _SYMBOLS and not (
+            _without(self.old_sinks, other.sinks) or _without(other.sinks, self.old_sinks)
+        )
         for what, before, now in (
             ("sources", () if named else other.sources, () if named else self.sources),
             ("stages that keep state", other.state, self.state),
-            ("sinks", other.sinks, self.sinks),
+            ("sinks", other.sinks, self.old_sinks if raw else self.sinks),
         ):
             come, gone = _without(now, before), _without(before, now)
             if come or gone:
@@ -249,7 +255,7 @@ def owner_of(namespace: str, pipeline: str, job: Job) -> Owner:
     """Return what the checkpoint of a job belongs to; of programs, and jobs without one, no more than their names."""
     if not has_checkpoint(job):
         return Owner(namespace=namespace, pipeline=pipeline, job=job.name)
-    routes = tuple(Part(type="route", which={"topic": _topic_of(route)}) for route in job.spec.route or ())
+    sinks = tuple(part_of(stage) for stage in job.sinks)
     return Owner(
         namespace=namespace,
         pipeline=pipeline,
@@ -257,7 +263,8 @@ def owner_of(namespace: str, pipeline: str, job: Job) -> Owner:
         sources=tuple(part_of(stage) for stage in job.sources.values()),
         names=_names_of(job),
         state=tuple(_state(stage) for stage in job.transforms if stage.plugin.stateful),
-        sinks=tuple(part_of(stage) for stage in job.sinks) + routes,
+        sinks=(*sinks, *(_route(_topic_of(route)) for route in job.spec.route)),
+        old_sinks=(*sinks, *(_route(route.sink_table) for route in job.spec.route)),
     )
 
 
@@ -265,6 +272,10 @@ def _names_of(job: Job) -> tuple[str, ...]:
     """Return the names of a job's sources; () unless all have one, as Spark wants it."""
     names = tuple(view for view, stage in job.sources.items() if view is not None and stage.plugin.has_name)
     return names if len(names) == len(job.sources) else ()
+
+
+def _route(topic: str) -> Part:
+    return Part(type="route", which={"topic": topic})
 
 
 def _topic_of(route: RouteSpec) -> str:

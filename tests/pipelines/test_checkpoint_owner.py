@@ -196,6 +196,23 @@ def test_the_symbol_of_a_route_is_of_its_topics(tmp_path: Path) -> None:
         routed("to-XY", "Y").going_on(routed("to-XY", "X").text(), "/s", begun=True)
 
 
+def test_routes_as_version_2_of_the_note_has_them(tmp_path: Path) -> None:
+    """It says their topics as the file has them, or with one symbol for all."""
+
+    def routed(target: str) -> Owner:
+        route = [{"source-table": "orders", "sink-table": target, "replace-symbol": "X"}]
+        return owner(tmp_path, TOPIC, TO_TOPIC, route=route)
+
+    current = routed("to-X").text()
+    for sinks in (current, current.replace("to-<>", "to-X")):
+        note = sinks.replace(f'"version": {VERSION}', '"version": 2')
+        assert routed("to-X").going_on(note, "/s", begun=True).text() == current
+        with pytest.raises(CheckpointMismatch, match="among its sinks"):
+            routed("for-X").going_on(note, "/s", begun=True)
+    with pytest.raises(CheckpointMismatch, match="among its sinks"):
+        routed("to-X").going_on(current.replace("to-<>", "to-X"), "/s", begun=True)
+
+
 def test_a_relative_path_is_one_of_the_files_folder(tmp_path: Path) -> None:
     """Spark's checkpoint knows files by their whole paths: those of another folder are all new to it."""
     made = []
