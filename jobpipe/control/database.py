@@ -84,7 +84,8 @@ _UPGRADES = {  # from that format to the next one
         "ALTER TABLE definitions ADD COLUMN changes TEXT NOT NULL DEFAULT '{}'",
         "ALTER TABLE pipelines ADD COLUMN born REAL NOT NULL DEFAULT 0",
         "UPDATE schedules SET spec = json_remove(spec, '$.\"max-active-runs\"')",
-        "UPDATE definitions SET submitted = (SELECT submitted FROM pipelines WHERE name = pipeline)",
+        "UPDATE definitions SET submitted = coalesce((SELECT pipelines.submitted FROM pipelines "
+        "WHERE pipelines.name = pipeline AND pipelines.version = definitions.version), 0)",
     ),
 }
 

@@ -124,7 +124,8 @@ class Store:
             self._database.execute(
                 "DELETE FROM definitions WHERE pipeline = ? AND version < ? AND version NOT IN "
                 "(SELECT version FROM attempts WHERE pipeline = ? AND open) AND version NOT IN (SELECT version FROM "
-                "(SELECT version, row_number() OVER newest AS place, sum(length(tree)) OVER newest AS size "
+                "(SELECT version, row_number() OVER newest AS place, "
+                "sum(length(tree) + length(changes)) OVER newest AS size "
                 "FROM definitions WHERE pipeline = ? WINDOW newest AS (ORDER BY version DESC)) "
                 "WHERE place <= ? AND size <= ?)",
                 *(definition.pipeline, definition.version, definition.pipeline, definition.pipeline),

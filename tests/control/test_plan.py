@@ -282,6 +282,43 @@ def test_no_secret_is_shown(world: World) -> None:
     assert planned(plan).reasons == ("jobs.report.sink.options.password: changed (a secret)",)
 
 
+def test_arguments_that_are_secrets_are_not_shown(world: World) -> None:
+    """An element is one if the element before it says so."""
+    (world.folder / "program.py").write_text("")
+
+    def program(*arguments: str) -> Submission:
+        return world.submission({"report": {"application": "program.py", "arguments": list(arguments)}})
+
+    server = world.server()
+    server.submit(program("--user", "anna", "--password", "hunter1"))
+    plan = server.plan(program("--user", "ben", "--password", "hunter2"))
+    assert planned(plan).reasons == (
+        'jobs.report.arguments[1]: "anna" -> "ben"',
+        "jobs.report.arguments[3]: changed (a secret)",
+    )
+    (longer,) = planned(server.plan(program("--user", "anna", "--password", "hunter1", "--token"))).reasons
+    assert longer == 'jobs.report.arguments[4]: "--token" added'
+    server.submit(program())
+    plan = server.plan(program("--token", "hunter3", "more"))
+    assert "hunter" not in str(plan)
+    assert any("more" in each for each in planned(plan).reasons)
+
+
+def test_what_is_said_of_changes_is_bounded(world: World) -> None:
+    """By their number, and by the lengths of keys: names of options may be of any length."""
+    server = world.server()
+    server.submit(world.submission())
+    many = {f"spark.{number}.{'x' * 500}": "1" for number in range(30)}
+    server.submit(world.submission(configuration={"spark.ui.enabled": "false"}))
+    changed = world.submission(configuration={"spark.ui.enabled": "false", **many})
+    assert planned(server.plan(changed)).reasons[-1] == "and 10 more keys"
+    server.submit(changed)
+    told = server.revisions(NAME)[0].settings
+    assert (len(told), told[-1]) == (21, "and 10 more keys")
+    assert max(map(len, told)) == 200
+    assert max(map(len, planned(server.plan(world.submission())).reasons)) < 400
+
+
 def test_the_history(world: World) -> None:
     """Each version says what it changed, and an earlier one can be submitted again: it is a new one then."""
     server = world.server()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -156,9 +157,13 @@ def test_nothing_grows_without_bound(store: Store, monkeypatch: pytest.MonkeyPat
     for version in (2, 3):
         store.add_definition(definition(version))
     assert [each.version for each in store.definitions("p")] == [3, 2]
-    monkeypatch.setattr(stores, "MOST_DEFINITION_CHARACTERS", len("{}"))
+    written = len("{}") + len(json.dumps(asdict(RevisionChanges())))
+    monkeypatch.setattr(stores, "MOST_DEFINITION_CHARACTERS", 2 * written)
     store.add_definition(definition(4))
-    assert [each.version for each in store.definitions("p")] == [4]
+    assert [each.version for each in store.definitions("p")] == [4, 3]
+    monkeypatch.setattr(stores, "MOST_DEFINITION_CHARACTERS", 2 * written - 1)
+    store.add_definition(definition(5))
+    assert [each.version for each in store.definitions("p")] == [5]
 
 
 def test_definitions_of_attempts_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,9 +183,11 @@ def test_what_a_revision_changed_is_kept(store: Store) -> None:
 
 
 def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
-    """Its definition was submitted when the pipeline was, as far as is known; nothing else is lost."""
+    """Its newest definition was submitted when the pipeline was; of others that is not known; nothing else is lost."""
     schedule = ScheduleRow(pipeline="p", job="j", spec=ScheduleSpec(every="hour"), accepted=datetime.now(UTC))
     IntervalStore(store).put_schedule(schedule)
+    store.add_definition(definition(2))
+    store.put_pipeline(PipelineRow(name="p", version=2, want=Want.RUN, submitted=1.0))
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for column in ("submitted", "submitter", "changes"):
@@ -190,12 +197,13 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
         assert "max-active-runs" in connection.execute("SELECT spec FROM schedules").fetchone()[0]
         connection.execute("PRAGMA user_version = 3")
     with contextlib.closing(Store(path, lambda: 5.0)) as again:
-        assert again.definition("p", 1) == replace(definition(1), submitted=1.0)
+        assert again.definition("p", 1) == definition(1)
+        assert again.definition("p", 2) == replace(definition(2), submitted=1.0)
         assert again.job("p", "j") == JOB
-        assert again.pipelines() == [PipelineRow(name="p", version=1, want=Want.RUN, submitted=1.0)]
+        assert again.pipelines() == [PipelineRow(name="p", version=2, want=Want.RUN, submitted=1.0)]
         assert IntervalStore(again).schedule("p", "j") == schedule
     with contextlib.closing(Store(path, lambda: 5.0)) as once_more:
-        assert once_more.definition("p", 1) == replace(definition(1), submitted=1.0)
+        assert once_more.definition("p", 2) == replace(definition(2), submitted=1.0)
 
 
 def test_chores_are_kept_until_they_are_done(store: Store) -> None:

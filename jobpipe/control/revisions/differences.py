@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobpipe.pipelines.secret_keys import holds_secret, is_secret
@@ -12,26 +12,33 @@ from jobpipe.pipelines.tree import Key, Path, dotted
 
 MOST_SHOWN = 20  # differences of one job
 _CHARACTERS = 60  # of a value
+_MOST_KEY = 200  # characters of a key with its path; names of options may be of any length
+_HIDDEN = "(a secret)"
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A key that differs; its value is :data:`_ABSENT` where the file does not have it."""
+    """A key that differs; its value is :data:`_ABSENT` where the file does not have it.
+
+    Attributes:
+        is_secret: its values are not to be shown.
+    """
 
     path: Path
     before: Any
     after: Any
+    is_secret: bool = False
 
     @property
     def key(self) -> str:
-        """The path, for people."""
-        return dotted(self.path)
+        """The path, for people; shortened."""
+        return _cut(dotted(self.path), _MOST_KEY)
 
     def __str__(self) -> str:
-        if any(is_secret(str(key)) for key in self.path):
+        if self.is_secret or any(is_secret(str(key)) for key in self.path):
             how = "removed" if self.after is _ABSENT else "added" if self.before is _ABSENT else "changed"
-            return f"{self.key}: {how} (a secret)"
+            return f"{self.key}: {how} {_HIDDEN}"
         if self.before is _ABSENT:
             return f"{self.key}: {_shown(self.after)} added"
         if self.after is _ABSENT:
@@ -50,9 +57,17 @@ def differences(before: Any, after: Any, path: Path = ()) -> Iterator[Difference
         yield Difference(path, before, after)
 
 
-def lines(found: Iterator[Difference]) -> tuple[str, ...]:
+def lines(found: Iterable[Difference]) -> tuple[str, ...]:
     """Return the differences as lines, at most so many."""
-    told = [str(each) for each in found]
+    return _at_most([str(each) for each in found])
+
+
+def keys(found: Iterable[Difference]) -> tuple[str, ...]:
+    """Return the keys that differ, at most so many."""
+    return _at_most([each.key for each in found])
+
+
+def _at_most(told: Sequence[str]) -> tuple[str, ...]:
     more = len(told) - MOST_SHOWN
     return tuple(told if more <= 0 else [*told[:MOST_SHOWN], f"and {more} more keys"])
 
@@ -60,7 +75,7 @@ def lines(found: Iterator[Difference]) -> tuple[str, ...]:
 def _of_lists(before: Sequence[Any], after: Sequence[Any], path: Path) -> Iterator[Difference]:
     if len(before) == len(after):
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from differences(old, new, (*path, place))
+            yield from _in_list(before, after, place, differences(old, new, (*path, place)))
         return
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
@@ -71,7 +86,21 @@ def _of_lists(before: Sequence[Any], after: Sequence[Any], path: Path) -> Iterat
     gone, come = before[same : len(before) - end], after[same : len(after) - end]
     for place in range(max(len(gone), len(come))):
         old, new = (each[place] if place < len(each) else _ABSENT for each in (gone, come))
-        yield from differences(old, new, (*path, same + place))
+        yield from _in_list(before, after, same + place, differences(old, new, (*path, same + place)))
+
+
+def _in_list(
+    before: Sequence[Any], after: Sequence[Any], place: int, found: Iterator[Difference]
+) -> Iterator[Difference]:
+    """Yield what differs at a place of lists; it is a secret if what stands before it in one of them names one."""
+    hidden = any(_names_secret(each, place - 1) for each in (before, after))
+    for each in found:
+        yield replace(each, is_secret=True) if hidden else each
+
+
+def _names_secret(values: Sequence[Any], place: int) -> bool:
+    """Whether an element of a list says that the next one is a secret, as ``--password`` of arguments does."""
+    return 0 <= place < len(values) and isinstance(values[place], str) and is_secret(values[place].lstrip("-"))
 
 
 def _is_list(value: Any) -> bool:
@@ -81,14 +110,21 @@ def _is_list(value: Any) -> bool:
 def _shown(value: Any) -> str:
     """Return a value as JSON, shortened; secrets in it are left out."""
     text = json.dumps(_without_secrets(value), ensure_ascii=False, default=str)
-    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
+    return _cut(text, _CHARACTERS)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _without_secrets(value: Any, key: Key = "") -> Any:
     if isinstance(value, Mapping):
         return {name: _without_secrets(each, str(name)) for name, each in value.items()}
     if _is_list(value):
-        return [_without_secrets(each, key) for each in value]
+        return [
+            _HIDDEN if _names_secret(value, place - 1) else _without_secrets(each, key)
+            for place, each in enumerate(value)
+        ]
     if is_secret(str(key)) or (isinstance(value, str) and holds_secret(value)):
-        return "(a secret)"
+        return _HIDDEN
     return value

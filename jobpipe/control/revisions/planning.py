@@ -20,7 +20,7 @@ from jobpipe.control.loaded import (
     unfit_checkpoints,
 )
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, RevisionChanges
-from jobpipe.control.revisions.differences import Difference, differences, lines
+from jobpipe.control.revisions.differences import Difference, differences, keys, lines
 from jobpipe.control.schedules.rule import Rule
 from jobpipe.pipelines.checkpoint_owner import has_checkpoint, part_of
 from jobpipe.pipelines.checks import needs_bounds
@@ -211,7 +211,7 @@ def revision_changes(decisions: Sequence[Decision], known: Known, asked: Asked) 
         added=tuple(row.name for row in rows if row.name not in present),
         removed=tuple(job.name for job in removed(known, asked)),
         changed=tuple(row.name for row in rows if row.name in present and row.digest != present[row.name].digest),
-        settings=tuple(each.key for each in changed_settings(known, asked)),
+        settings=keys(changed_settings(known, asked)),
     )
 
 
