@@ -39,7 +39,8 @@ def of_report(world: World, **more: Any) -> Submission:
 def test_a_job_that_keeps_no_checkpoint_any_more(world: World) -> None:
     """It reads all again; one that kept none begins one, or goes on from one that it left."""
     server = world.server()
-    streaming, batch = of_report(world, **FILES), of_report(world, **FILES, **BATCH)
+    sink = {"sink": {"type": "json", "path": "out"}}  # the remark on such folders is about checkpoints
+    streaming, batch = of_report(world, **FILES), of_report(world, **FILES, **{**BATCH, **sink})
     server.submit(streaming)
     checkpoint = begin_checkpoint(world, streaming)
     assert planned(server.plan(of_report(world, **FILES, **FASTER))).rows_again == ()

@@ -374,6 +374,6 @@ def _rows_again(job: Job, asked: Asked) -> Iterator[str]:
         yield f"it reads again what is there of {part_of(stage)}, from where a new query begins"
     if again := published_again(asked.pipeline, job.name):
         yield again
-    for sink in job.sinks if len(job.sinks) == 1 else ():
+    for sink in job.sinks if has_checkpoint(job) and len(job.sinks) == 1 else ():
         if sink.plugin.folder(asked.pipeline.folder) is not None:
             yield f"{part_of(sink)}: a folder that the job has filled takes no other checkpoint; give the sink another"
