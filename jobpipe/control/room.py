@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from jobpipe.control.records import JobRow
+from jobpipe.control.repeated_work import RepeatedWork
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import JobpipeError
@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 LAGGING, CAUGHT_UP = "lagging", "caught up"  # events
 LOOK_SECONDS = 2.0
-CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +38,8 @@ class Watched:
     thresholds: Mapping[Key, Collection[Threshold]]
 
 
-class RoomWatch:
-    """A thread that asks the coordinators; :meth:`close` ends it.
+class RoomWatch(RepeatedWork):
+    """Asks the coordinators, every two seconds.
 
     Args:
         watched: returns what is looked at, before each look.
@@ -57,6 +56,7 @@ class RoomWatch:
         tell: Callable[[LagChange[Key]], None],
         lagging: Iterable[tuple[Key, Threshold]] = (),
     ) -> None:
+        super().__init__("room in topics", LOOK_SECONDS)
         self._admin = admin
         self._watched = watched
         self._block = block
@@ -65,30 +65,15 @@ class RoomWatch:
         self._lags: Lags[Key] = Lags(lagging)
         self._blocked: set[Key] = set()
         self._watcher = Watcher(admin, ())
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="room", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End."""
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
-
-    def _follow(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            try:
-                self.look()
-            except JobpipeError as error:
-                log.info("room in topics: %s", error)
-            except Exception:
-                log.exception("room in topics")
-
-    def look(self) -> None:
+    def work(self) -> None:
         """Ask once."""
+        try:
+            self._ask()
+        except JobpipeError as error:  # the registry is away, for instance
+            log.info("room in topics: %s", error)
+
+    def _ask(self) -> None:
         watched = self._watched()
         topics = {*watched.publishing, *(topic for topic, _ in watched.reading)}
         if {view.topic for view in self._watcher.views} != topics:
