@@ -7,6 +7,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,12 @@ def begun_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
     """Return the jobs that go on from a checkpoint which is on this host."""
     places = Places.of(home, pipeline.name)
     queries = (name for name, job in pipeline.jobs.items() if has_checkpoint(job))
-    return frozenset(name for name in queries if has_begun(places.storage(pipeline, name)))
+    found = set()
+    for name in queries:
+        with suppress(CheckpointMismatch):  # it is told as unfit
+            if has_begun(places.storage(pipeline, name)):
+                found.add(name)
+    return frozenset(found)
 
 
 def _require_moved(storage: str, before: str, pipeline: str, job: str) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,22 @@ class Part(BaseModel):
         return together and (self.type, mine) == (other.type, others)
 
 
+@dataclass(frozen=True)
+class KnownSources:
+    """Named sources of a query that has begun, as Spark knows them.
+
+    Attributes:
+        read: it knows how far they were read.
+        begun: it has noted anything of them.
+    """
+
+    read: Collection[str] = ()
+    begun: Collection[str] = ()
+
+
+_UNKNOWN = KnownSources()
+
+
 class Owner(BaseModel):
     """What a checkpoint belongs to.
 
@@ -109,14 +126,14 @@ class Owner(BaseModel):
             raise ValueError("names are not those of the sources")
         return self
 
-    def going_on(self, note: str, storage: str, *, begun: bool, known: Collection[str] = ()) -> Owner:
+    def going_on(self, note: str, storage: str, *, begun: bool, known: KnownSources = _UNKNOWN) -> Owner:
         """Return what the checkpoint belongs to from now on, if this job may go on from it.
 
         Args:
             note: what :meth:`text` gave of what the checkpoint belongs to.
             storage: folder or URI of the checkpoint.
             begun: a micro-batch has begun; else it does not depend on sources and sinks yet.
-            known: of which named sources Spark knows how far they were read, as it knows them.
+            known: what Spark knows of its named sources.
 
         Raises:
             CheckpointMismatch: it belongs to another job, or this one had other sources, state or sinks.
@@ -151,7 +168,7 @@ class Owner(BaseModel):
                 )
         return merged
 
-    def _with_former(self, before: Owner, storage: str, known: Collection[str]) -> Owner:
+    def _with_former(self, before: Owner, storage: str, known: KnownSources) -> Owner:
         """Return it with the sources that the job had before: their names are taken.
 
         Spark forgets how far a source was read with the first micro-batch without it: one that came back would be read
@@ -160,14 +177,18 @@ class Owner(BaseModel):
         Raises:
             CheckpointMismatch: one of the same name is another one now, or comes back.
         """
-        former = dict(zip(before.names, before.sources, strict=True))
+        former = {
+            name: part
+            for name, part in zip(before.names, before.sources, strict=True)
+            if name in before.gone or name_of_source(name) in known.begun  # else it was added, and not begun yet
+        }
         for name, part in zip(self.names, self.sources, strict=True):
             was = former.pop(name, None)
             if was is None:
                 continue
             if not part.is_same(was):
                 what = f"is now {part}, and was {was}"
-            elif name in before.gone and name_of_source(name) not in known:
+            elif name in before.gone and name_of_source(name) not in known.read:
                 what = "was left out before, and how far it was read is not known any more"
             else:
                 continue

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import CheckpointMismatch
-from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, Owner, namespace_of, owner_of, remedy
+from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, KnownSources, Owner, namespace_of, owner_of, remedy
 from jobpipe.pipelines.context import name_of_source, view_of_source
 from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.pipeline import Job
@@ -28,12 +28,14 @@ class Progress:
     Attributes:
         named: Spark knows its sources by names, not by their order.
         names: of the sources whose offsets the newest micro-batch has, as Spark knows them; it remembers no others.
+        noted: names of sources of files of which it has noted files.
         batch: its number; None: the first one is not planned yet.
         is_done: it was committed; else it will be repeated, with these offsets.
     """
 
     named: bool
     names: frozenset[str] = frozenset()
+    noted: frozenset[str] = frozenset()
     batch: int | None = None
     is_done: bool = True
 
@@ -98,15 +100,15 @@ class Storage(ABC):
             OSError, Py4JError: the log cannot be read.
         """
         planned, done = ([int(name) for name in self.names(of) if name.isdigit()] for of in ("offsets", "commits"))
+        noted = frozenset(self.names("sources"))
         if not planned:
-            left = self.names("sources")
-            return Progress(named=any(not name.isdigit() for name in left)) if left else None
+            return Progress(named=any(not name.isdigit() for name in noted), noted=noted) if noted else None
         newest = max(planned)
         version, _, entries = self.file(f"offsets/{newest}").read(MOST_BYTES).partition("\n")
-        lines = entries.splitlines()[1:] if version == "v2" else []
+        lines = entries.split("\n")[1:] if version == "v2" else []
         names = frozenset(line.partition(":")[0] for line in lines)
         named = any(not name.isdigit() for name in names)
-        return Progress(named=named, names=names, batch=newest, is_done=newest in done)
+        return Progress(named=named, names=names, noted=noted, batch=newest, is_done=newest in done)
 
 
 def storage_of(storage: str, spark: SparkSession | None) -> Storage:
@@ -128,37 +130,49 @@ def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> Owne
     Raises:
         CheckpointMismatch: it belongs to another job, or was begun with other sources, state or sinks.
     """
-    claimed, known = _as_begun(owner, storage_of(storage, spark), storage)
+    claimed, progress = _as_begun(owner, storage_of(storage, spark), storage)
+    if progress is not None:
+        _require_all_of_batch(claimed, progress, storage)
 
     def fit(before: str, begun: bool) -> str | None:
         nonlocal claimed
-        claimed = claimed.going_on(before, storage, begun=begun, known=known)
+        claimed = claimed.going_on(before, storage, begun=begun, known=_known(progress))
         return claimed.text() if owner.sources else None  # a run of a BATCH job leaves what a stream noted
 
     keep_note(storage, NAME, claimed.text(), fit, spark)
     return claimed
 
 
-def _as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner, frozenset[str]]:
+def _as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner, Progress | None]:
     """Return what a checkpoint belongs to, with names of sources only if it was begun with these, or has not begun.
 
     Returns:
-        Also the sources, as Spark knows them, of which it knows how far they were read.
+        Also how far a query with named sources has come; None: there is none, or the job has no checkpoint.
 
     Raises:
-        CheckpointMismatch: it was begun with names, and the job's sources have none; or the newest micro-batch is to be
-            repeated, and lacks one of its sources.
+        CheckpointMismatch: it was begun with names, and the job's sources have none; or the offsets cannot be read.
     """
+    if not owner.sources:
+        return owner, None
     try:
         progress = folder.progress()
     except OSError as error:
         what = f"the offsets of the checkpoint in {storage} cannot be read: {error.strerror}"
         raise CheckpointMismatch(f"{what}. {remedy(owner.job, storage)}", file=storage) from error
     if progress is None:
-        return owner, frozenset()
+        return owner, None
     if not progress.named:
-        return owner.by_order(), frozenset()
+        return owner.by_order(), None
     owner.require_names(storage)
+    return owner, progress
+
+
+def _require_all_of_batch(owner: Owner, progress: Progress, storage: str) -> None:
+    """Check that a micro-batch which is to be repeated has all of its sources.
+
+    Raises:
+        CheckpointMismatch: it lacks one.
+    """
     missing = progress.names - {name_of_source(name) for name in owner.names}
     if missing and not progress.is_done:
         views = ", ".join(sorted(map(view_of_source, missing)))
@@ -168,7 +182,10 @@ def _as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner, froze
             f"ended. {remedy(owner.job, storage)}",
             file=storage,
         )
-    return owner, progress.names
+
+
+def _known(progress: Progress | None) -> KnownSources:
+    return KnownSources() if progress is None else KnownSources(progress.names, progress.names | progress.noted)
 
 
 def keep_note(
@@ -196,7 +213,8 @@ def keep_note(
 def look(storage: str, pipeline: str, job: Job) -> None:
     """Check, as far as it is to be seen without a session, that a checkpoint belongs to a job; note nothing.
 
-    The namespace is not compared: the attempt's own configuration says it.
+    The namespace is not compared: the attempt's own configuration says it. Nor is a micro-batch that has not ended: the
+    attempt that is under way may end it.
 
     Raises:
         CheckpointMismatch: as :func:`claim`.
@@ -204,16 +222,37 @@ def look(storage: str, pipeline: str, job: Job) -> None:
     if local_folder(storage) is None:
         return
     folder = storage_of(storage, None)
-    if NAME in folder.names("."):
+    if NAME in _seen(folder, storage):
         before = _noted(folder.file(NAME), f"{storage}/{NAME}")
         if before.strip():
-            owner, known = _as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
-            owner.going_on(before, storage, begun=folder.begun, known=known)
+            owner, progress = _as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
+            owner.going_on(before, storage, begun=folder.begun, known=_known(progress))
+
+
+def _seen(folder: Storage, storage: str) -> list[str]:
+    """Return the names of what is in a checkpoint's folder.
+
+    Raises:
+        CheckpointMismatch: that cannot be seen.
+    """
+    try:
+        return folder.names(".")
+    except OSError as error:
+        what = f"the checkpoint in {storage} cannot be seen: {error.strerror}; mend that, or give another storage"
+        raise CheckpointMismatch(what, file=storage) from error
 
 
 def has_begun(storage: str) -> bool:
-    """Whether a query has begun with a checkpoint in a folder of this host; False of one elsewhere."""
-    return local_folder(storage) is not None and storage_of(storage, None).begun
+    """Whether a query has begun with a checkpoint in a folder of this host; False of one elsewhere.
+
+    Raises:
+        CheckpointMismatch: that cannot be seen.
+    """
+    if local_folder(storage) is None:
+        return False
+    folder = storage_of(storage, None)
+    _seen(folder, storage)
+    return folder.begun
 
 
 def _noted(note: StorageFile, path: str) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from jobpipe.errors import CheckpointMismatch
 from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
-from jobpipe.pipelines.checkpoint_storage import claim, storage_of
+from jobpipe.pipelines.checkpoint_storage import claim, has_begun, look, storage_of
 from jobpipe.pipelines.context import name_of_source
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.pipeline import Job
@@ -293,6 +293,17 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in (tmp_path / "state" / "copy").iterdir()) == ["offsets", NAME]
 
 
+def test_a_folder_that_cannot_be_seen(tmp_path: Path) -> None:
+    state = tmp_path / "state" / "copy"
+    job = job_of(tmp_path)
+    look(f"file:{state}", "p", job)
+    state.parent.mkdir()
+    state.symlink_to(state)
+    for asks in (lambda: look(f"file:{state}", "p", job), lambda: has_begun(f"file:{state}")):
+        with pytest.raises(CheckpointMismatch, match=r"cannot be seen: Too many levels .* mend that"):
+            asks()
+
+
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_a_note_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
     storage = begin(tmp_path)
@@ -466,7 +477,11 @@ def test_sources_with_names_come_and_go(tmp_path: Path) -> None:
     read(tmp_path, 0, "orders", "bills")
     claim(storage, with_views(tmp_path, bills=INVOICES, orders=SALES))
     claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))
-    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))  # nothing was read meanwhile
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=SALES))  # nothing was read of it yet
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=CSV))
+    (tmp_path / "state" / "copy" / "sources" / name_of_source("files")).mkdir(parents=True)  # now Spark has begun it
     with pytest.raises(CheckpointMismatch) as caught:
         claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES, files=SALES))
     for said in ("its source files is now jobpipe subscribe orders, and was csv path", "another name", "--new-check"):
@@ -492,6 +507,22 @@ def test_a_source_that_spark_has_forgotten_does_not_come_back(tmp_path: Path) ->
     read(tmp_path, 1, "orders")
     with pytest.raises(CheckpointMismatch, match="its source a_b was left out before, and how far it was read is not"):
         claim(storage, with_views(tmp_path, **both))
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
+
+
+def test_a_job_without_a_checkpoint_leaves_the_one_of_a_stream(tmp_path: Path) -> None:
+    """Also one with a micro-batch that has not ended: the job does not go on from it."""
+    storage = read(tmp_path, 0, "orders", "bills", done=False)
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
+    claim(storage, owner(tmp_path, execution={"runtime-mode": "BATCH"}))
+    claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
+
+
+def test_values_with_line_ends_of_unicode_are_no_names(tmp_path: Path) -> None:
+    """JSON may have them as they are."""
+    storage = read(tmp_path, 0, "orders", "bills", done=False)
+    newest = tmp_path / "state" / "copy" / "offsets" / "0"
+    newest.write_text(newest.read_text().replace('"n": 1', '"n": "a\u2028b\x85:c"'))
     claim(storage, with_views(tmp_path, orders=SALES, bills=INVOICES))
 
 

@@ -35,12 +35,14 @@ class _Wanted:
         schedule: None: it is to be forgotten.
         told: the one that the engine took last.
         open: the engine is to be told, once the monotonic clock shows ``retry``.
+        begun: the engine was told to fire for it, whatever it said.
         tries: how often it could not be told.
     """
 
     schedule: Schedule | None = None
     told: Schedule | None = None
     open: bool = False
+    begun: bool = False
     retry: float = 0.0
     tries: int = 0
 
@@ -49,36 +51,33 @@ class _RunningEngine:
     """One engine with its thread, which ends with its last schedule; what is wanted of it may change at any time.
 
     Args:
-        name: for messages.
+        key: by which the pool knows it.
+        name: for messages: the type that a file gives it.
         make: makes the engine; called until it does not raise.
         note: told of each schedule why the engine does not take it, or "".
-        after: threads of engines of that type that end: they may hold what this one needs.
+        after: engines of that type that end: they may hold what this one needs.
     """
 
     def __init__(
         self,
+        key: str,
         name: str,
         make: Callable[[], ScheduleEngine],
         note: Callable[[str, str], None],
-        after: Sequence[threading.Thread],
+        after: Sequence[_RunningEngine],
     ) -> None:
-        self._name = name
+        self.key = key
+        self.name = name
         self._make = make
         self._note = note
         self._after = after
         self._changed = threading.Condition()
         self._wanted: dict[str, _Wanted] = {}
-        self._telling: str | None = None
         self._engine: ScheduleEngine | None = None
         self._retry = 0.0  # when to start it
         self._retired = False  # it has lost its last schedule: it forgets it, and ends
         self._closing = False
         self.thread = threading.Thread(target=self._run, name=f"engine-{name[:40]}", daemon=True)
-
-    @property
-    def name(self) -> str:
-        """The type that a file gives it."""
-        return self._name
 
     @property
     def is_ending(self) -> bool:
@@ -87,14 +86,15 @@ class _RunningEngine:
             return self._retired or self._closing
 
     def put(self, schedule: Schedule) -> bool:
-        """Let it fire for a schedule; return False if it has none any more, and ends."""
+        """Let it fire for a schedule; return False if it ends."""
         with self._changed:
-            if self._retired or self._closing:
+            if self._closing:
                 return False
+            self._retired = False  # it may have been about to end
             known = self._wanted.setdefault(schedule.id, _Wanted())
             if known.told == known.schedule == schedule and not known.open:
                 return True
-            known.schedule, known.open, known.retry, known.tries = schedule, True, 0.0, 0
+            known.schedule, known.open, known.retry = schedule, True, 0.0
             self._changed.notify_all()
             return True
 
@@ -102,7 +102,7 @@ class _RunningEngine:
         """Let it fire no longer for a schedule."""
         with self._changed:
             known = self._wanted.setdefault(id_, _Wanted())
-            if known.told is None and self._telling != id_:
+            if not known.begun:
                 del self._wanted[id_]
             known.schedule, known.open, known.retry, known.tries = None, True, 0.0, 0
             self._retired = all(each.schedule is None for each in self._wanted.values())
@@ -116,8 +116,9 @@ class _RunningEngine:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        for thread in self._after:
-            thread.join(CLOSE_SECONDS)
+        for engine in self._after:
+            engine.thread.join(CLOSE_SECONDS)
+            engine.close()  # what it forgets from here on may be this one's
         while True:
             with self._changed:
                 while not self._closing and (wait := self._wait()) != 0.0:
@@ -135,7 +136,7 @@ class _RunningEngine:
         try:
             engine.stop()
         except (Exception, SystemExit):
-            log.exception("schedule engine %s does not stop", self._name)
+            log.exception("schedule engine %s does not stop", self.name)
 
     def _wait(self) -> float | None:
         """Return for how many seconds there is nothing to do; None: until something changes."""
@@ -168,21 +169,21 @@ class _RunningEngine:
                 return  # dropped meanwhile
             id_ = min(opened, key=lambda id_: self._wanted[id_].retry)
             known = self._wanted[id_]
-            schedule, told, known.open = known.schedule, known.told, False
-            self._telling = id_
+            schedule, known.open = known.schedule, False
+            updates = known.told is not None and not known.tries  # else it may have forgotten it
+            known.begun = True
         failed: BaseException | None = None
         try:
             if schedule is None:
                 engine.unregister(id_)
-            elif told is None:
-                engine.register(schedule)
-            else:
+            elif updates:
                 engine.update(schedule)
+            else:
+                engine.register(schedule)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
             failed = error
         with self._changed:
-            self._telling = None
-            known.tries += 1
+            known.tries = 0 if failed is None else known.tries + 1
             gives_up = schedule is None and known.tries >= MOST_TRIES
             if failed is None or gives_up:
                 known.told = schedule
@@ -198,8 +199,8 @@ class _RunningEngine:
 
     def _failed(self, id_: str, what: str, error: BaseException) -> None:
         said = error.message if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
-        log.warning("schedule %s: engine %s %s: %s", id_, self._name, what, said)
-        self._note(id_, f"engine {self._name} {what}: {said}"[:_MOST_CHARACTERS])
+        log.warning("schedule %s: engine %s %s: %s", id_, self.name, what, said)
+        self._note(id_, f"engine {self.name} {what}: {said}"[:_MOST_CHARACTERS])
 
 
 class EnginePool:
@@ -218,6 +219,7 @@ class EnginePool:
         self._ending: list[_RunningEngine] = []
         self._of: dict[str, str] = {}  # the key of each schedule's engine
         self._problems: dict[str, str] = {}  # of schedules
+        self._refused: dict[str, tuple[Schedule, Path]] = {}  # since there are too many engines
         self._closed = False
 
     def put(self, schedule: Schedule, folder: Path) -> None:
@@ -226,36 +228,55 @@ class EnginePool:
         Args:
             folder: where relative paths among the engine's options start.
         """
-        id_ = schedule.id
-        key = json.dumps(schedule.spec.engine.model_dump(mode="json", by_alias=True), sort_keys=True)
         with self._lock:
-            if self._closed:
-                return
-            if self._of.get(id_, key) != key:
-                self._engines[self._of.pop(id_)].drop(id_)
-            self._forget_ended()
-            running = self._engines.get(key)
-            if running is not None and not running.put(schedule):  # it has just lost its last one
-                self._ending.append(self._engines.pop(key))
-                running = None
-            if running is None:
-                if len(self._engines) + len(self._ending) >= MOST_ENGINES:
-                    self._problems[id_] = (
-                        f"a server runs at most {MOST_ENGINES} engines with different options; give several schedules "
-                        "the same ones"
-                    )
-                    return
-                self._engines[key] = self._begun(key, schedule, folder)
-            self._of[id_] = key
+            if self._refused.pop(schedule.id, None) is not None:
+                del self._problems[schedule.id]
+            self._put(schedule, folder)
+            self._put_refused()
 
     def drop(self, id_: str) -> None:
         """Fire no longer for a schedule."""
         with self._lock:
             self._problems.pop(id_, None)
+            self._refused.pop(id_, None)
             key = self._of.pop(id_, None)
-            if key is not None:
+            if key is not None and not self._closed:
                 self._engines[key].drop(id_)
-            self._forget_ended()
+            self._put_refused()
+
+    def _put(self, schedule: Schedule, folder: Path) -> None:
+        id_ = schedule.id
+        key = json.dumps(schedule.spec.engine.model_dump(mode="json", by_alias=True), sort_keys=True)
+        if self._closed:
+            return
+        if self._of.get(id_, key) != key:
+            self._engines[self._of.pop(id_)].drop(id_)
+        self._forget_ended()
+        ending = next((each for each in self._ending if each.key == key), None)
+        running = self._engines.get(key, ending)
+        if running is None or not running.put(schedule):
+            if running is not None and running is not ending:
+                self._ending.append(self._engines.pop(key))
+            if max(len(self._engines), len(self._ending)) >= MOST_ENGINES:
+                self._refused[id_] = schedule, folder
+                self._problems[id_] = (
+                    f"a server runs at most {MOST_ENGINES} engines with different options; give several schedules the "
+                    "same ones"
+                )
+                return
+            running = self._begun(key, schedule, folder)
+        elif running is ending:
+            self._ending.remove(running)
+        self._engines[key] = running
+        self._of[id_] = key
+
+    def _put_refused(self) -> None:
+        """Try again what was refused; the caller has the lock."""
+        self._forget_ended()
+        for schedule, folder in list(self._refused.values()):
+            if len(self._engines) < MOST_ENGINES:
+                del self._refused[schedule.id], self._problems[schedule.id]
+                self._put(schedule, folder)
 
     def problem(self, id_: str) -> str:
         """Return why nothing fires for a schedule; "" if nothing is wrong."""
@@ -284,8 +305,8 @@ class EnginePool:
             engine: ScheduleEngine = kind(kind.parse(spec.options, folder), self._fire)
             return engine
 
-        after = [each.thread for each in self._ending if each.name == spec.type]
-        engine = _RunningEngine(spec.type, made, lambda id_, said: self._note(key, id_, said), after)
+        after = [each for each in self._ending if each.name == spec.type]
+        engine = _RunningEngine(key, spec.type, made, lambda id_, said: self._note(key, id_, said), after)
         engine.put(schedule)
         engine.thread.start()
         return engine
