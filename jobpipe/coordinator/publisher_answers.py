@@ -12,7 +12,7 @@ from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolEr
 from jobpipe.net.audit import audit
 from jobpipe.net.capability import check_write_ticket, write_ticket
 from jobpipe.operations import publishing
-from jobpipe.store.batches import APPENDERS, ONCE, LastSeal, Shape
+from jobpipe.store.batches import APPENDERS, LastSeal, Shape
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.redriven import PAGE, Marks
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 APPENDER = "appender"
+MAX_ID = 128  # characters of an appender's query id
 
 
 def _require_publishing(topic: ServedTopic) -> None:
@@ -30,18 +31,22 @@ def _require_publishing(topic: ServedTopic) -> None:
         raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
 
 
-def _require_id_of_appender(topic: ServedTopic, query_id: str) -> None:
-    """See that an appender uses an id that no publisher has: else a publisher's batch may count as sealed.
+def _require_own_id(at: Context, query_id: str) -> None:
+    """See that appenders and publishers use no ids of each other: else a publisher's batch may count as sealed.
 
     Raises:
-        NotAuthorized: it is none.
+        NotAuthorized: it is one of the others.
     """
-    if not query_id.removeprefix(ONCE).startswith(APPENDERS):
-        raise NotAuthorized(
-            f"topic {topic.topic!r}: the query id of an appender begins with {APPENDERS!r}",
-            topic=topic.topic,
-            query_id=query_id,
-        )
+    appends = at.link.hello.role == APPENDER
+    if appends == query_id.startswith(APPENDERS) and (not appends or len(query_id) <= MAX_ID):
+        return
+    rule = f"begins with {APPENDERS!r}, and has at most {MAX_ID} characters"
+    raise NotAuthorized(
+        f"topic {at.topic.topic!r}: the query id {query_id[:MAX_ID]!r} is not for the role {at.link.hello.role!r}: the "
+        f"id of an appender {rule}, and no publisher's begins so. Use another id, or name",
+        topic=at.topic.topic,
+        query_id=query_id[:MAX_ID],
+    )
 
 
 class PublisherAnswers:
@@ -68,6 +73,7 @@ class PublisherAnswers:
         )
 
     async def _begin(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
+        _require_own_id(at, asked.query_id)
         if at.link.hello.role == APPENDER:
             return await self._begin_append(at, asked)
         topic = at.topic
@@ -98,7 +104,6 @@ class PublisherAnswers:
         """Admit a batch of an appender, which has a write id, and batch numbers, of its own."""
         topic = at.topic
         topic.require_appendable()
-        _require_id_of_appender(topic, asked.query_id)
 
         def work() -> tuple[LastSeal | None, Position | None, Shape | None, bool]:
             store = topic.store
@@ -153,6 +158,7 @@ class PublisherAnswers:
         return True
 
     async def _seal(self, at: Context, asked: publishing.SealRequest) -> publishing.SealReply:
+        _require_own_id(at, asked.query_id)
         batch = NewBatch(
             query_id=asked.query_id,
             batch_id=asked.batch_id,
@@ -184,7 +190,6 @@ class PublisherAnswers:
         schema: tuple[bytes, str | None],
         marks: Marks | None,
     ) -> publishing.SealReply:
-        _require_id_of_appender(at.topic, batch.query_id)
         if any(segment.host is not None for segment in segments):
             raise RemoteProtocolError("segments of an appender lie with the coordinator", field="segments")
         position = await at.topic.append(batch, segments, schema, marks)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from jobpipe.errors import AlreadyRedriven, ConfigError, SchemaMismatch
 from jobpipe.pipelines.source_rows import RowReader
 from jobpipe.publisher.appender import Make, NewRows, Shape
-from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.batches import APPENDERS
 from jobpipe.store.redriven import MarkedSet, Marks, RowRange, ranges_of
 from jobpipe.subscriber.checked import parse_arrow_schema
 from jobpipe.subscriber.fetch import Fetched
@@ -166,7 +166,7 @@ class Redrive:
         self._range = start, end
         self._open = open_topic
         self._dry_run = dry_run
-        self._query_id = f"{ONCE}{APPENDERS}{uuid.uuid4().hex}"
+        self._query_id = f"{APPENDERS}{uuid.uuid4().hex}"
         self._topics: dict[str, _Waiting] = {}
 
     def take(self, letter: Letter) -> None:

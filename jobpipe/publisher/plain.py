@@ -29,6 +29,7 @@ from jobpipe.publisher.numbering import (
 )
 from jobpipe.publisher.offsets import table_with_offsets
 from jobpipe.publisher.readable import readable, readable_schema, require_columns
+from jobpipe.store.batches import ONCE
 from jobpipe.store.segment import check_schema
 
 log = logging.getLogger(__name__)
@@ -349,6 +350,8 @@ def publisher(
     if partitioner is not None and (columns or not callable(partitioner)):
         expected = "a function, without partition_by"
         problems.append(ConfigProblem("option", "partitioner", repr(partitioner)[:80], expected))
+    if (values.get("name") or "").startswith(ONCE):  # ids that are forgotten after days, and those of appenders
+        problems.append(ConfigProblem("option", "name", repr(name)[:80], f"a name that does not begin with {ONCE!r}"))
     given_schema: object = schema
     if not isinstance(given_schema, (pa.Schema, type(None))):
         problems.append(ConfigProblem("option", "schema", repr(schema)[:80], "a pyarrow.Schema"))

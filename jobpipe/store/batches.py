@@ -17,8 +17,8 @@ from jobpipe.store.database import Database
 from jobpipe.store.index import SegmentIndex
 from jobpipe.store.position import Position, prefix
 
-APPENDERS = "append-"  # begins, perhaps after ONCE, the ids of those who publish next to a topic's publisher
 ONCE = "once:"  # begins the ids of queries that publish in one process, or one run, and never come again
+APPENDERS = f"{ONCE}append:"  # begins the ids of appenders: who publish next to a topic's publisher
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,15 @@ class Batches:
         )
 
     def newest_query(self) -> dict[str, Any] | None:
-        """Who sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None."""
+        """Which query sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None.
+
+        Appenders are left out: they say nothing about the checkpoint of the topic's publisher.
+        """
         # Each seal writes the row of its query again, with a new rowid.
-        row = self._db.one("SELECT query_id, batch_id, n FROM queries ORDER BY rowid DESC LIMIT 1")
+        row = self._db.one(
+            f"SELECT query_id, batch_id, n FROM queries WHERE query_id NOT GLOB '{APPENDERS}*' "  # noqa: S608 - a constant
+            "ORDER BY rowid DESC LIMIT 1"
+        )
         return None if row is None else dict(row)
 
     def is_newest(self, query_id: str, batch_id: int) -> bool:

@@ -129,8 +129,9 @@ class Recovery:
         if newest is None:
             return self._point(head, head, "", -1)
         start = self._batches.at(head.n - 1)
+        known: tuple[str, int] = newest["query_id"], newest["batch_id"]
         return self._point(
-            *(start, head, newest["query_id"], newest["batch_id"]),
+            *(start, head, *(("", -1) if known[0].startswith(APPENDERS) else known)),  # an appender repeats nothing
             end_mark=bool(newest["is_end"]),
             division=self._batches.division(start.n),
         )
@@ -174,8 +175,8 @@ class Recovery:
         others = [
             row
             for kind in (
-                f"once_up IS NULL AND query_id NOT LIKE '{APPENDERS}%'",
-                f"once_up IS NOT NULL AND query_id LIKE '{ONCE}%:%'",
+                "once_up IS NULL",
+                f"query_id GLOB '{ONCE}*:*' AND query_id NOT GLOB '{APPENDERS}*'",
             )
             for row in self._db.all(
                 f"SELECT query_id, batch_id FROM queries WHERE query_id != ? AND {kind} ORDER BY n DESC LIMIT ?",  # noqa: S608 - constants

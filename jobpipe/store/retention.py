@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.store.batches import Batches
+from jobpipe.store.batches import APPENDERS, Batches
 from jobpipe.store.clock import Clock
 from jobpipe.store.database import Database
 from jobpipe.store.files import remove_files, spool_error, write_id_of
@@ -174,11 +174,12 @@ class Retirer:
     def _forget(self) -> None:
         """Forget queries that do not come again, and old epochs whose batches were removed, or that have sealed none.
 
-        The newest query stays: it tells a new one that another was here.
+        The newest query of a publisher stays: it tells a new one that another was here.
         """
         tail = self._batches.tail_n()
         self._db.execute(
-            "DELETE FROM queries WHERE once_up < ? AND n <= ? AND rowid < (SELECT max(rowid) FROM queries)",
+            f"DELETE FROM queries WHERE once_up < ? AND n <= ? AND (query_id GLOB '{APPENDERS}*' OR rowid < "  # noqa: S608
+            f"(SELECT max(rowid) FROM queries WHERE query_id NOT GLOB '{APPENDERS}*'))",
             *(self._clock.uptime - ONCE_KEPT, tail),
         )
         self._db.execute(

@@ -14,7 +14,7 @@ from jobpipe.errors import AlreadyRedriven, JobpipeError
 from jobpipe.publisher.appender import Appender, Make, NewRows, Shape
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.stand_in import StandIn
-from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.batches import APPENDERS
 from jobpipe.store.redriven import Marks, RowRange
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.bus.kit import Bus, coordinator_of, kill, publish, read
@@ -39,7 +39,7 @@ def mark(offset: int, rows: int) -> Marks:
 
 
 def appender(config: Config, topic: str) -> Appender:
-    return Appender(config, topic, f"{ONCE}{APPENDERS}{uuid.uuid4().hex}")
+    return Appender(config, topic, f"{APPENDERS}{uuid.uuid4().hex}")
 
 
 @pytest.mark.slow

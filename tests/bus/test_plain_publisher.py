@@ -136,6 +136,8 @@ def test_wrong_arguments_are_told_at_once(config: Config) -> None:
     with pytest.raises(ConfigError) as caught:
         jobpipe.publisher("a b", parallelism=0, acks="some", min_subscribers=-1, partitioner=3, retention_tiem="1h")
     assert len(caught.value.fields["problems"]) == 6
+    with pytest.raises(ConfigError, match="a name that does not begin with 'once:'"):  # as ids of appenders do
+        jobpipe.publisher("orders", name="once:append:import", config=config)
     with pytest.raises(ConfigError, match="partition_by names city, and the rows have the columns customer, amount"):
         jobpipe.publisher("orders", schema=SCHEMA, partition_by="city", config=config)
     with pytest.raises(UnsupportedType, match="cannot be hashed without Spark"):

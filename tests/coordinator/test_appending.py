@@ -32,13 +32,13 @@ from jobpipe.operations.publishing import (
     SealReply,
     SealRequest,
 )
-from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.batches import APPENDERS
 from jobpipe.store.topic_log import TopicLog
 from tests.coordinator.kit import World, run
 from tests.coordinator.test_prepared import JOB, SMALL, A, Asking
 from tests.store.build import SCHEMA, rows, written
 
-QUERY = f"{ONCE}{APPENDERS}x"
+QUERY = f"{APPENDERS}x"
 LETTERS = "0123456789abcdef"
 
 
@@ -177,13 +177,19 @@ def test_it_cannot_take_a_publishers_number(world: World) -> None:
         begun = await asking.begin(0)
         assert begun.admitted is not None
         request = asking.sealing(0, begun, await asking.small(begun.admitted.write_id, 1))
-        for query in ("q", "", "once:q", "an append-x"):
+        for query in ("q", "", "once:q", "once:append-x", "append:x"):
             with pytest.raises(NotAuthorized, match="query id"):
                 await asking.begin(1, query)
             with pytest.raises(NotAuthorized, match="query id"):
                 await asking.beside(replace(request, query_id=query))
+        long = APPENDERS + "x" * 128
+        with pytest.raises(NotAuthorized, match="at most 128 characters"):
+            await asking.begin(1, long)
         assert (await asking.beside(request)).position.n == 2
         assert (await asking.publish(1)).position.n == 3
+        for taken in (BeginRequest(QUERY, 9), replace(request, batch_id=9)):  # nor a publisher an appender's
+            with pytest.raises(NotAuthorized, match="not for the role 'publisher'"):
+                await asking.ask(taken)
 
     run(scenario())
 

@@ -11,7 +11,7 @@ from typing import Any
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.net.capability import write_ticket
-from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.batches import APPENDERS
 from jobpipe.testing import SCHEMA
 from jobpipe_registry.records import OwnerRecord
 from tests.explore import world_asking as asking
@@ -19,7 +19,7 @@ from tests.explore.world import HOST, HOST_ENDPOINT, SECRET, TOPIC, Coordinator,
 from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation
 
 WRITER = "ab"
-APPENDER = f"{ONCE}{APPENDERS}x"
+APPENDER = f"{APPENDERS}x"
 PATIENCE = 300.0  # virtual seconds that an operation may take
 
 

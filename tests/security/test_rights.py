@@ -91,7 +91,7 @@ def test_acknowledgements_are_of_the_holder(served: Served) -> None:
 def test_who_may_publish_next_to_the_publisher(served: Served) -> None:
     """With the right to publish, without the job's secret; that is all that it gives, and it is in the audit log."""
     world = served.world
-    query = {"query_id": "once:append-x", "batch_id": 0}
+    query = {"query_id": "once:append:x", "batch_id": 0}
     schema = ask(dial(served, world.successor, "appender"), "schema", {})
     with dial(served, world.successor, "appender") as link:
         begun = link.call("begin", query, timeout=20.0).result

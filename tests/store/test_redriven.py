@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import AlreadyRedriven, Fenced, SchemaMismatch, SpoolError
-from jobpipe.store.batches import APPENDERS, ONCE
+from jobpipe.store.batches import APPENDERS
 from jobpipe.store.redriven import Marks, RowRange, ranges_of
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import CHANGED, TopicLog
@@ -17,7 +17,7 @@ from tests.store.test_recovery import lose
 from tests.troubleshooting import on_page
 
 LETTERS = "0123456789abcdef"
-QUERY = f"{ONCE}{APPENDERS}x"
+QUERY = f"{APPENDERS}x"
 BYTES = SCHEMA.serialize().to_pybytes()
 
 
@@ -25,9 +25,7 @@ def marks(*found: tuple[int, int, int], tail: int = 0, log: str = LETTERS) -> Ma
     return Marks(log, tail, tuple(RowRange(*each) for each in found))
 
 
-def append(
-    log: TopicLog, number: int, marked: Marks | None, *, query: str = f"{ONCE}append-x", **changes: object
-) -> int:
+def append(log: TopicLog, number: int, marked: Marks | None, *, query: str = QUERY, **changes: object) -> int:
     """Append a batch of one row; return the offset after it."""
     write_id, segments = written(log, [(0, rows(0, number, 1))])
     batch = NewBatch(query, number, f"run-{write_id}", write_id, None, 2, "rr")
@@ -169,10 +167,20 @@ def test_recovery_points_leave_out_who_appends(tmp_path: Path) -> None:
     for number in range(6):
         seal(log, number, query="publisher")
         append(log, number, None, query=f"{APPENDERS}{number}")
-        append(log, number, None, query=f"{ONCE}{APPENDERS}{number}")
+        append(log, number, None, query=f"{APPENDERS}job:{number}")
     point = log.recovery.before("another", 0, rows=True, end_mark=False)
     assert point is not None
     assert point.queries == (("publisher", 5),)
+    point = log.recovery.point()  # whose newest batch nobody repeats
+    assert (point.query_id, point.batch_id, point.queries) == ("", -1, (("publisher", 5),))
+
+
+def test_who_appends_is_not_the_newest_query(tmp_path: Path) -> None:
+    """A new checkpoint is judged by the publishers before it."""
+    log = open_log(tmp_path)
+    seal(log, 0, query="publisher")
+    append(log, 0, None)
+    assert log.batches.newest_query() == {"query_id": "publisher", "batch_id": 0, "n": 1}
 
 
 def test_ranges_of_rows() -> None:
