@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +19,7 @@ from jobpipe.cli.place import PlaceType
 from jobpipe.errors import NotAuthorized
 from jobpipe.plural import counted
 from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
+from jobpipe.store.files import is_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from jobpipe.config import Config
     from jobpipe.operations.reading import Bounds
     from jobpipe.pipelines.redriving import Letter, Outcome
+    from jobpipe.store.redriven import SourceRow
     from jobpipe.subscriber.fetch import Fetched
 
 SUFFIX = ".dead-letters"
@@ -145,6 +147,7 @@ def show(
 @_from
 @_to
 @_where
+@click.option("--into", multiple=True, metavar="TOPIC", help="A topic that rows may go back to; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Say what would be published, and publish nothing.")
 @click.option("--skip-left", is_flag=True, help="Exit with 0 although some letters were left.")
 @json_option
@@ -157,16 +160,20 @@ def redrive(
     starting: Boundary,
     ending: Boundary | None,
     where: str | None,
+    into: tuple[str, ...],
     dry_run: bool,
     skip_left: bool,
     as_json: bool,
 ) -> None:
     """Publish the rows of dead letters again, to the topics that they came from.
 
+    Which topic that was a letter says, and who can publish letters can write anything in them. So rows go only to the
+    topics that the job of --file reads, and to those that --into names; other letters are left.
+
     A row goes back as its topic had it, next to what the topic's publisher publishes, to all subscriptions. Each one is
-    published again once: that it was is stored with the row. So a redrive that was killed may be called again, and two
-    may run at once. It needs the right `publish` on the topics. Where their spools are on this host, no publisher need
-    run.
+    published again once, also if several letters are of it: that it was is stored with the row. So a redrive that was
+    killed may be called again, and two may run at once. It needs the right `publish` on the topics. Where their spools
+    are on this host, no publisher need run.
 
     Letters that cannot be published again are left, and counted with the reason; then the exit code is 1, unless
     --skip-left is given.
@@ -174,9 +181,9 @@ def redrive(
     JSON keys: published (rows by topic), already (letters whose rows were published again before), left (a list of
     reason, count), dry_run.
     """
-    name = _named(job, file, topic)
+    name, allowed = _named(job, file, topic), _allowed(job, file, into)
     with ExitStack() as stack:
-        outcome = _Letters(stack, settings.config).redrive(name, starting, ending, where, dry_run=dry_run)
+        outcome = _Letters(stack, settings.config).redrive(name, starting, ending, where, allowed, dry_run=dry_run)
     if as_json:
         left = [{"reason": why, "count": number} for why, number in outcome.left.items()]
         emit_json({"published": outcome.published, "already": outcome.already, "left": left, "dry_run": dry_run})
@@ -219,6 +226,17 @@ def _named(job: str | None, file: str | None, topic: str | None) -> str:
     return f"{pipeline}.{name}{SUFFIX}"
 
 
+def _allowed(job: str | None, file: str | None, into: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return what tells of a topic whether rows may go there."""
+    if file is None or job is None:
+        return lambda topic: topic in into
+    from jobpipe.pipelines.graph import reads_topic
+    from jobpipe.pipelines.loading import load_pipeline
+
+    pipeline = load_pipeline(Path(file))
+    return lambda topic: topic in into or reads_topic(pipeline, pipeline.jobs[job], topic)
+
+
 def _in_file(file: Path, job: str) -> str:
     from jobpipe.pipelines.graph import dead_letters_of
     from jobpipe.pipelines.loading import load_pipeline
@@ -257,7 +275,7 @@ class _Group:
     last: datetime
     letters: int = 0
     left: int = 0
-    places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    rows: dict[str, list[SourceRow]] = field(default_factory=dict)
     redriven: int | None = 0
 
     def add(self, letter: Letter) -> None:
@@ -268,7 +286,7 @@ class _Group:
         if letter.hindrance is not None:
             self.left += 1
         else:
-            self.places.setdefault(letter.topic, []).append(letter.place)
+            self.rows.setdefault(letter.topic, []).append(letter.source)
 
     def line(self) -> tuple[object, ...]:
         """Return it for people."""
@@ -326,25 +344,29 @@ class _Letters:
                 key = letter.values["stage"], letter.values["error_class"]
                 at = letter.values["at"]
                 found.setdefault(key, _Group(topic, *key, at, at)).add(letter)
-        self._count_redriven(list(found.values()), bounds)
+        self._count_redriven(list(found.values()))
         return [found[key] for key in sorted(found)]
 
-    def _count_redriven(self, groups: list[_Group], bounds: Bounds) -> None:
-        from jobpipe.store.redriven import MarkedSet
-
-        sources = sorted({topic for group in groups for topic in group.places})
-        marked: dict[str, MarkedSet] = {}
-        for topic in sources:
-            if self._spools.serve(topic) or self._spools.is_served(topic):
-                ranges = self._reader(topic).marked(bounds.head.log, bounds.tail.n, bounds.head.n)
-                marked[topic] = MarkedSet(ranges)
+    def _count_redriven(self, groups: list[_Group]) -> None:
+        marked: dict[str, set[SourceRow]] = {}
+        for topic in sorted({topic for group in groups for topic in group.rows}):
+            if is_topic(topic) and (self._spools.serve(topic) or self._spools.is_served(topic)):
+                rows = {row for group in groups for row in group.rows.get(topic, ())}
+                marked[topic] = self._reader(topic).marked(tuple(rows))
         for group in groups:
-            known = group.places.keys() <= marked.keys()
-            again = [place in marked[topic] for topic, places in group.places.items() for place in places if known]
+            known = group.rows.keys() <= marked.keys()
+            again = [row in marked[topic] for topic, rows in group.rows.items() for row in rows if known]
             group.redriven = sum(again) if known else None
 
     def redrive(
-        self, topic: str, starting: Boundary, ending: Boundary | None, where: str | None, *, dry_run: bool
+        self,
+        topic: str,
+        starting: Boundary,
+        ending: Boundary | None,
+        where: str | None,
+        allowed: Callable[[str], bool],
+        *,
+        dry_run: bool,
     ) -> Outcome:
         """Publish the rows of the letters again."""
         from jobpipe.pipelines.redriving import Redrive, letters_of
@@ -356,8 +378,7 @@ class _Letters:
 
         reader = self._reader(topic)
         bounds = reader.bounds(starting, ending or LATEST)
-        end = bounds.end or bounds.head
-        made = Redrive(end.log, bounds.tail.n, bounds.start.n, end.n, open_topic, dry_run=dry_run)
+        made = Redrive(open_topic, allowed, dry_run=dry_run)
         for fetched, numbers in _rows(reader, bounds, _filter(where)):
             letters = list(letters_of(topic, fetched))
             for letter in letters if numbers is None else [letters[number] for number in numbers]:

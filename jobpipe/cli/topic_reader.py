@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -27,7 +27,7 @@ from jobpipe.operations.subscribing import PollRequest
 from jobpipe.publisher.appender import marked_rows
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
-from jobpipe.store.redriven import RowRange
+from jobpipe.store.redriven import SourceRow
 from jobpipe.subscriber.fetch import Fetched, fetch_plan
 from jobpipe.subscriber.lease import Held, held_while, lease_seconds
 from jobpipe.subscriber.questions import control_link
@@ -96,9 +96,9 @@ class TopicReader:
         """
         return self._call(BoundsRequest(start=start, end=end))
 
-    def marked(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
-        """Yield which rows of another topic's log were published again in this one."""
-        yield from marked_rows(self._call, log_id, first, end)
+    def marked(self, rows: Sequence[SourceRow]) -> set[SourceRow]:
+        """Return those of some rows of the topic that were published in it again."""
+        return marked_rows(self._call, rows)
 
     def shape(self, start: Position, end: Position) -> tuple[int, bytes, str | None]:
         """Return the partitions, and the schema as Arrow and Spark have it, of the first rows between.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from jobpipe.operations import publishing
 from jobpipe.store.batches import APPENDERS, LastSeal, Shape
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
-from jobpipe.store.redriven import PAGE, Marks
+from jobpipe.store.redriven import SourceRow
 from jobpipe.store.seal import NewBatch
 
 if TYPE_CHECKING:
@@ -170,10 +171,10 @@ class PublisherAnswers:
             end=False,
         )
         schema = asked.schema.arrow, asked.schema.spark
-        marks = None if asked.redriven is None else asked.redriven.marks
+        marks = tuple({row.source: None for row in asked.redriven})
         rows = sum(segment.rows for segment in asked.segments)
-        if marks is not None and marks.count != rows:  # else marks, which count to no cap, could fill the disk
-            raise RemoteProtocolError(f"a batch of {rows} rows marks {marks.count}", field="redriven")
+        if asked.redriven and len(marks) != rows:  # else marks, which count to no cap, could fill the disk
+            raise RemoteProtocolError(f"a batch of {rows} rows marks {len(marks)}", field="redriven")
         if at.link.hello.role == APPENDER:
             return await self._append(at, batch, list(asked.segments), schema, marks)
         position, room = await at.topic.seal(batch, list(asked.segments), schema, marks)
@@ -188,7 +189,7 @@ class PublisherAnswers:
         batch: NewBatch,
         segments: list[SegmentInfo],
         schema: tuple[bytes, str | None],
-        marks: Marks | None,
+        marks: Sequence[SourceRow],
     ) -> publishing.SealReply:
         if any(segment.host is not None for segment in segments):
             raise RemoteProtocolError("segments of an appender lie with the coordinator", field="segments")
@@ -206,9 +207,9 @@ class PublisherAnswers:
         return publishing.SealReply(position=position)
 
     async def _redriven(self, at: Context, asked: publishing.RedrivenRequest) -> publishing.RedrivenReply:
-        start = asked.offset, asked.row
-        found = await at.topic.run(lambda: at.topic.store.redriven.page(asked.log, start, asked.end))
-        return publishing.RedrivenReply(tuple(map(publishing.MarkedRows.of, found)), more=len(found) == PAGE)
+        rows = [row.source for row in asked.rows]
+        found = await at.topic.run(at.topic.store.redriven.marked, rows)
+        return publishing.RedrivenReply(tuple(map(publishing.RedrivenRow.of, found)))
 
     async def _declare(self, at: Context, asked: publishing.DeclareRequest) -> publishing.DeclareReply:
         add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)

@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from jobpipe.coordinator.flow_reads import FlowReads
@@ -28,7 +28,7 @@ from jobpipe.store.holds import held_back
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.recovery import RecoveryPoint
-from jobpipe.store.redriven import Marks
+from jobpipe.store.redriven import SourceRow
 from jobpipe.store.retention import Retention
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.topic_log import TopicLog
@@ -233,13 +233,13 @@ class ServedTopic(TopicState):
         batch: NewBatch,
         segments: list[SegmentInfo],
         schema: tuple[bytes, str | None] | None = None,
-        marks: Marks | None = None,
+        marks: Sequence[SourceRow] = (),
     ) -> tuple[Position, bool]:
         """Make the batch visible: the one commit point.
 
         Args:
             schema: of the batch, for Arrow and for Spark; None for an end mark.
-            marks: which rows of another topic it publishes again.
+            marks: which rows of the topic it publishes again.
 
         Returns:
             The position after it, and whether another batch may be written without asking for room.
@@ -262,7 +262,11 @@ class ServedTopic(TopicState):
         return await self._sealing(batch, segments, work)
 
     async def append(
-        self, batch: NewBatch, segments: list[SegmentInfo], schema: tuple[bytes, str | None], marks: Marks | None
+        self,
+        batch: NewBatch,
+        segments: list[SegmentInfo],
+        schema: tuple[bytes, str | None],
+        marks: Sequence[SourceRow] = (),
     ) -> Position:
         """Seal a batch of an appender, which publishes next to the topic's publisher; return the position after it.
 

@@ -32,7 +32,7 @@ from jobpipe.operations.fields import (
 )
 from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth, Whole
 from jobpipe.store.index import SegmentInfo, is_host_id
-from jobpipe.store.redriven import PAGE, Marks, RowRange
+from jobpipe.store.redriven import MARKS, SourceRow
 from jobpipe_registry.names import MAX_PARALLELISM
 
 MAX_SEGMENTS = 100_000  # of one batch; the 16 MiB of a frame hold fewer
@@ -313,71 +313,40 @@ def segments_of(items: Iterable[Mapping[str, Any]], blob: bytes) -> tuple[Segmen
 
 
 @message
-class MarkedRows(Fields):
-    """Rows of one batch of another topic: from number ``first`` to ``last``, both included."""
+class RedrivenRow(Fields):
+    """A row of the topic, by where it was; ``published_ms``: when its batch was sealed."""
 
     offset: Count
-    first: Count
-    last: Count
+    published_ms: Count
+    partition: Annotated[int, Whole(0, MAX_PARTITION)]
+    row: Count
 
     @classmethod
-    def of(cls, rows: RowRange) -> Self:
+    def of(cls, row: SourceRow) -> Self:
         """Return the form that travels."""
-        return cls(rows.offset, rows.first, rows.last)
+        return cls(row.offset, row.published_ms, row.partition, row.number)
 
     @property
-    def range(self) -> RowRange:
-        """The rows.
-
-        Raises:
-            RemoteProtocolError: the last one lies before the first one.
-        """
-        if self.last < self.first:
-            raise RemoteProtocolError(f"rows end at {self.last}, before {self.first}", field="last")
-        return RowRange(self.offset, self.first, self.last)
+    def source(self) -> SourceRow:
+        """The form that is stored."""
+        return SourceRow(self.offset, self.published_ms, self.partition, self.row)
 
 
-@message
-class RedrivenRows(Fields):
-    """Which rows of another topic a batch publishes again.
-
-    Attributes:
-        log: id of that topic's log.
-        tail: offset of the first batch that it still has; what is marked before that is forgotten.
-        rows: what is marked.
-    """
-
-    log: LogId
-    tail: Count
-    rows: Annotated[tuple[MarkedRows, ...], Items(Nested(MarkedRows), PAGE)]
-
-    @classmethod
-    def of(cls, marks: Marks) -> Self:
-        """Return the form that travels."""
-        return cls(marks.log, marks.tail, tuple(map(MarkedRows.of, marks.rows)))
-
-    @property
-    def marks(self) -> Marks:
-        """What is stored; raises as :attr:`MarkedRows.range`."""
-        return Marks(self.log, self.tail, tuple(rows.range for rows in self.rows))
+RedrivenRows = Annotated[tuple[RedrivenRow, ...], Items(Nested(RedrivenRow), MARKS)]
 
 
 @message
 class RedrivenReply(Fields):
-    """What is marked, in order; ``more`` if more follows."""
+    """Those that were published again."""
 
-    rows: Annotated[tuple[MarkedRows, ...], Items(Nested(MarkedRows), PAGE)]
-    more: Flag
+    rows: RedrivenRows
 
 
 @message
 class RedrivenRequest(RequestFor[RedrivenReply], op="redriven"):
-    """Which rows of another topic were published again here: from a row of a batch on, up to offset ``end``."""
+    """Which of some rows of the topic were published in it again."""
 
-    log: LogId
-    end: Count
-    offset: Count = 0
-    row: Count = 0
+    rows: RedrivenRows
 
 
 @message
@@ -390,7 +359,10 @@ class SealReply(Fields):
 
 @message
 class SealRequest(RequestFor[SealReply], op="seal"):
-    """Make a batch visible. Segments without a file lie in the blob, one after another, each ``inline`` bytes."""
+    """Make a batch visible. Segments without a file lie in the blob, one after another, each ``inline`` bytes.
+
+    ``redriven``: which rows of the topic the batch publishes again: as many as it has.
+    """
 
     query_id: FreeText
     batch_id: BatchId
@@ -400,7 +372,7 @@ class SealRequest(RequestFor[SealReply], op="seal"):
     partitions: Annotated[int, Whole(1, MAX_PARTITION)]
     partitioner: FreeText
     segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)]
-    redriven: Annotated[RedrivenRows | None, Nested(RedrivenRows), OMITTED] = None
+    redriven: Annotated[tuple[RedrivenRow, ...], Items(Nested(RedrivenRow), MARKS), OMITTED] = ()
 
     @classmethod
     def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:

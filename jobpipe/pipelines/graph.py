@@ -88,6 +88,11 @@ def subscriptions_of(pipeline: Pipeline, topic: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def reads_topic(pipeline: Pipeline, job: Job, topic: str) -> bool:
+    """Tell whether a job reads a topic, given by its full name."""
+    return any(topic in _matching(pipeline, stage.plugin.topics(), {topic}) for stage in job.sources.values())
+
+
 def subscribers_of(pipeline: Pipeline, job: Job) -> dict[str, tuple[str, ...]]:
     """Return :func:`subscriptions_of` for each topic that a job publishes, by its name without the prefix."""
     prefix = pipeline.spec.topic_prefix

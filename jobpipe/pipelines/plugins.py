@@ -94,7 +94,7 @@ ORIGIN = "_jobpipe_origin"
 Once a stage has changed columns it may have another field, :data:`SOURCE`."""
 SOURCE = "source"
 """Field of column :data:`ORIGIN`: a struct of the columns as the source gave them."""
-ORIGIN_FIELDS = "topic: STRING, offset: BIGINT, partition: INT, row_number: BIGINT, file: STRING"
+ORIGIN_FIELDS = "topic: STRING, offset: BIGINT, partition: INT, row_number: BIGINT, published_ms: BIGINT, file: STRING"
 DEAD = "_jobpipe_dead"
 DEAD_TYPE = f"STRUCT<row: STRING, error_class: STRING, error_message: STRING, {ORIGIN_FIELDS}, source_row: STRING>"
 """The row as it came to the stage, as JSON; the name of the error; what it says; where the row comes from, or nulls;

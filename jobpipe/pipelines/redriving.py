@@ -1,6 +1,7 @@
 """Dead letters, on their way back: which of them can be published again, and that each row is, once.
 
-It reads letters and hands rows to appenders; where the letters come from, and what is printed, is the command's.
+It reads letters and hands rows to appenders; where the letters come from, and what is printed, is the command's. What a
+letter says is only its author's word: its row goes to no topic but those that the caller names.
 """
 
 from __future__ import annotations
@@ -8,27 +9,29 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jobpipe.errors import AlreadyRedriven, ConfigError, SchemaMismatch
+from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, SchemaMismatch, TopicNotFound
 from jobpipe.pipelines.source_rows import RowReader
 from jobpipe.publisher.appender import Make, NewRows, Shape
 from jobpipe.store.batches import APPENDERS
-from jobpipe.store.redriven import MarkedSet, Marks, RowRange, ranges_of
+from jobpipe.store.redriven import MARKS, SourceRow
 from jobpipe.subscriber.checked import parse_arrow_schema
 from jobpipe.subscriber.fetch import Fetched
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS = 1000
+BATCH_ROWS = MARKS
 BATCH_CHARACTERS = 4 * 1024 * 1024
 NAMED = 20  # letters that are left, with their reasons
 NEEDED = ("row", "error_class", "error_message", "stage", "topic", "at")
-COLUMNS = (*NEEDED, "offset", "partition", "row_number", "file", "source_row")
+PLACE = ("offset", "published_ms", "partition", "row_number")
+COLUMNS = (*NEEDED, *PLACE, "file", "source_row")
+OF_THE_TOPIC = (TopicNotFound, NotAuthorized, ConfigError, SchemaMismatch)  # errors that another try does not mend
 TRIES = 100  # at a batch some of whose rows other redrives publish at the same time
 
 
@@ -37,7 +40,7 @@ class Target(Protocol):
 
     def shape(self) -> Shape: ...
 
-    def redriven(self, log_id: str, first: int, end: int) -> Iterator[RowRange]: ...
+    def redriven(self, rows: Sequence[SourceRow]) -> set[SourceRow]: ...
 
     def append(self, batch_id: int, make: Make) -> bool: ...
 
@@ -47,7 +50,7 @@ class Letter:
     """A dead letter.
 
     Attributes:
-        offset, number: of its batch in the letters' topic, and of the row in it.
+        offset, number: of its batch in the letters' topic, and of the letter in it.
         values: by column, of :data:`COLUMNS`; a column that the topic does not have is null.
     """
 
@@ -56,14 +59,14 @@ class Letter:
     values: Mapping[str, Any]
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Offset and number."""
-        return self.offset, self.number
-
-    @property
     def topic(self) -> str:
         """The topic that its row came from; "" for none."""
         return self.values["topic"] or ""
+
+    @property
+    def source(self) -> SourceRow:
+        """Where its row was; only if nothing hinders it."""
+        return SourceRow(*(self.values[name] for name in PLACE))
 
     @property
     def hindrance(self) -> str | None:
@@ -74,6 +77,8 @@ class Letter:
             return "it is not known which topic's row it was: the job reads none, or a stage before this one changed it"
         if self.values["source_row"] is None:
             return "it does not say what its row was in the topic: a stage before this one changed the columns"
+        if not all(isinstance(self.values[name], int) and 0 <= self.values[name] < 2**53 for name in PLACE):
+            return "it does not say where its row was in the topic, so it would not be known that it was published"
         return None
 
 
@@ -133,7 +138,6 @@ class _Waiting:
     """Letters of one topic whose rows are not published yet."""
 
     target: Target
-    marked: MarkedSet = field(default_factory=MarkedSet)
     letters: list[Letter] = field(default_factory=list)
     characters: int = 0
     batches: int = 0
@@ -143,88 +147,95 @@ class Redrive:
     """Publishes the rows of letters again, in the order in which they come, batch by batch.
 
     Args:
-        log_id: of the letters' topic.
-        tail: offset of its first batch.
-        start, end: offsets between which the letters lie.
         open_topic: returns what publishes to a topic, given its name and a query id.
+        allowed: tells of a topic whether rows may go there.
         dry_run: nothing is published.
     """
 
     def __init__(
-        self,
-        log_id: str,
-        tail: int,
-        start: int,
-        end: int,
-        open_topic: Callable[[str, str], Target],
-        *,
-        dry_run: bool = False,
+        self, open_topic: Callable[[str, str], Target], allowed: Callable[[str], bool], *, dry_run: bool = False
     ) -> None:
         self.outcome = Outcome()
-        self._log_id = log_id
-        self._tail = tail
-        self._range = start, end
         self._open = open_topic
+        self._allowed = allowed
         self._dry_run = dry_run
         self._query_id = f"{APPENDERS}{uuid.uuid4().hex}"
         self._topics: dict[str, _Waiting] = {}
+        self._failed: dict[str, str] = {}  # topics that take nothing, with the reason
+        self._would: set[tuple[str, SourceRow]] = set()  # rows that a dry run would have published
 
     def take(self, letter: Letter) -> None:
         """Take a letter; its row is published with the next full batch, or by :meth:`finish`."""
-        if (why := letter.hindrance) is not None:
+        topic = letter.topic
+        why = letter.hindrance or self._failed.get(topic)
+        if why is None and not self._allowed(topic):
+            why = f"rows may not go to its topic {topic}: give --into {topic} if the job reads it"
+        if why is not None:
             self.outcome.leave([Left(letter, why)])
             return
-        waiting = self._topics.get(letter.topic)
-        if waiting is None:
-            waiting = self._topics[letter.topic] = _Waiting(self._open(letter.topic, self._query_id))
-            self._look(waiting, *self._range)
-        if letter.place in waiting.marked:
-            self.outcome.already += 1
-            return
+        if topic not in self._topics:
+            try:
+                self._topics[topic] = _Waiting(self._open(topic, self._query_id))
+            except OF_THE_TOPIC as error:
+                self._fail(topic, [letter], error.message)
+                return
+        waiting = self._topics[topic]
         waiting.letters.append(letter)
         waiting.characters += len(letter.values["source_row"])
         if len(waiting.letters) >= BATCH_ROWS or waiting.characters >= BATCH_CHARACTERS:
-            self._publish(letter.topic, waiting)
+            self._flush(topic, waiting)
 
     def finish(self) -> Outcome:
         """Publish what waits, and return what became of all letters."""
         for topic, waiting in self._topics.items():
-            self._publish(topic, waiting)
+            self._flush(topic, waiting)
         return self.outcome
 
-    def _look(self, waiting: _Waiting, start: int, end: int) -> None:
-        """Learn which letters' rows were published again already."""
-        waiting.marked.update(waiting.target.redriven(self._log_id, start, end))
+    def _fail(self, topic: str, letters: Iterable[Letter], why: str) -> None:
+        self._failed[topic] = why
+        self.outcome.leave(Left(letter, why) for letter in letters)
 
-    def _publish(self, topic: str, waiting: _Waiting) -> None:
+    def _flush(self, topic: str, waiting: _Waiting) -> None:
         letters, waiting.letters, waiting.characters = waiting.letters, [], 0
+        try:
+            self._publish(topic, waiting, letters)
+        except OF_THE_TOPIC as error:  # the others' rows go on
+            self._fail(topic, letters, error.message)
+
+    def _publish(self, topic: str, waiting: _Waiting, letters: list[Letter]) -> None:
+        """Publish a batch; nothing of it if this raises."""
+        already = 0
         for _ in range(TRIES):
-            if not letters:
-                return
-            batch = _Batch(topic, letters, self._log_id, self._tail)
+            left = self._not_yet(topic, waiting, letters)
+            already, letters = already + len(letters) - len(left), left
+            batch = _Batch(topic, letters)
             try:
-                if self._dry_run:
+                if letters and self._dry_run:
                     batch(waiting.target.shape())
-                else:
+                elif letters:
                     waiting.target.append(waiting.batches, batch)
-                    waiting.batches += 1
             except AlreadyRedriven as error:
                 log.info("%s", error)
-                self._look(waiting, letters[0].offset, letters[-1].offset + 1)
-                left = [letter for letter in letters if letter.place not in waiting.marked]
-                self.outcome.already += len(letters) - len(left)
-                letters = left
-            except SchemaMismatch as error:
-                if "column" not in error.fields:
-                    raise
-                self.outcome.leave(Left(letter, error.message) for letter in letters)
-                return
-            else:
-                if len(batch.left) < len(letters):
-                    self.outcome.published[topic] += len(letters) - len(batch.left)
-                self.outcome.leave(batch.left)
-                return
+                continue
+            waiting.batches += 1
+            gone = {each.letter.source for each in batch.left}
+            if self._dry_run:
+                self._would.update((topic, letter.source) for letter in letters if letter.source not in gone)
+            self.outcome.already += already
+            if published := len(letters) - len(batch.left):
+                self.outcome.published[topic] += published
+            self.outcome.leave(batch.left)
+            return
         raise AlreadyRedriven(f"topic {topic!r}: other redrives publish the same rows again and again", topic=topic)
+
+    def _not_yet(self, topic: str, waiting: _Waiting, letters: list[Letter]) -> list[Letter]:
+        """Return the letters whose rows were not published again yet, the first one of each row."""
+        first: dict[SourceRow, Letter] = {}
+        for letter in letters:
+            if (topic, letter.source) not in self._would:
+                first.setdefault(letter.source, letter)
+        marked = waiting.target.redriven(tuple(first)) if first else set()
+        return [letter for source, letter in first.items() if source not in marked]
 
 
 class _Batch:
@@ -234,27 +245,25 @@ class _Batch:
         left: letters whose rows are not of the schema.
     """
 
-    def __init__(self, topic: str, letters: list[Letter], log_id: str, tail: int) -> None:
+    def __init__(self, topic: str, letters: list[Letter]) -> None:
         self.left: list[Left] = []
         self._topic = topic
         self._letters = letters
-        self._log_id = log_id
-        self._tail = tail
 
     def __call__(self, shape: Shape) -> NewRows | None:
         reader = RowReader(self._topic, parse_arrow_schema(self._topic, shape.arrow))
         self.left = []
         parts: dict[int, list[Mapping[str, Any]]] = {}
-        taken: list[tuple[int, int]] = []
+        taken: list[SourceRow] = []
         for letter in self._letters:
             try:
                 row = reader.values(letter.values["source_row"])
             except ValueError as error:
                 self.left.append(Left(letter, f"its row does not fit topic {self._topic} as it is now: {error}"))
                 continue
-            taken.append(letter.place)
-            parts.setdefault((letter.values["partition"] or 0) % shape.partitions, []).append(row)
+            taken.append(letter.source)
+            parts.setdefault(letter.source.partition % shape.partitions, []).append(row)
         if not taken:
             return None
         rows: list[tuple[pa.RecordBatch, int]] = [(reader.batch(part), number) for number, part in parts.items()]
-        return NewRows(reader.schema, rows, Marks(self._log_id, self._tail, ranges_of(taken)))
+        return NewRows(reader.schema, rows, tuple(taken))

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.node import TravellingCredentials
-from jobpipe.errors import CheckpointTooOld, Fenced, RemoteProtocolError, SchemaMismatch, SpoolError
+from jobpipe.errors import CheckpointTooOld, Fenced, SchemaMismatch, SpoolError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Attempts, Deadline
 from jobpipe.operations.calls import ask_blocking
@@ -30,7 +30,7 @@ from jobpipe.operations.publishing import (
     BeginRequest,
     RedrivenReply,
     RedrivenRequest,
-    RedrivenRows,
+    RedrivenRow,
     Schema,
     SealRequest,
 )
@@ -38,7 +38,7 @@ from jobpipe.operations.reading import SchemaReply, SchemaRequest
 from jobpipe.publisher.messages import WaitLogger, spool_full
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store.index import INLINE_MAX
-from jobpipe.store.redriven import Marks, RowRange
+from jobpipe.store.redriven import MARKS, SourceRow
 from jobpipe.wire.messages import Hello
 
 log = logging.getLogger(__name__)
@@ -65,12 +65,12 @@ class NewRows:
     Attributes:
         schema: of all record batches; subscribers see it as the topic's.
         rows: record batches, each with the partitions of its rows.
-        marks: which rows of another topic they are.
+        marks: which rows of the topic they are, each once; none, or as many as there are rows.
     """
 
     schema: pa.Schema
     rows: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]]
-    marks: Marks | None = None
+    marks: tuple[SourceRow, ...] = ()
 
 
 Make: TypeAlias = Callable[[Shape], NewRows | None]
@@ -112,14 +112,9 @@ class Appender:
         last = self._call(BeginRequest(self._query_id, batch_id=-1)).last
         return None if last is None else last.batch_id
 
-    def redriven(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
-        """Yield which rows of another topic's log were published again here, in order.
-
-        Args:
-            log_id: of that topic.
-            first, end: offsets of its batches; the last one is not included.
-        """
-        yield from marked_rows(self._call, log_id, first, end)
+    def redriven(self, rows: Sequence[SourceRow]) -> set[SourceRow]:
+        """Return those of some rows of the topic that were published in it again."""
+        return marked_rows(self._call, rows)
 
     def shape(self) -> Shape:
         """Return what a batch would look like now, without beginning one: of how many partitions is not known.
@@ -185,7 +180,7 @@ class Appender:
             partitions=target.partitions,
             partitioner=begun.appending.partitioner,
             segments=tuple(target.write(made.schema, made.rows, "0")),
-            redriven=None if made.marks is None else RedrivenRows.of(made.marks),
+            redriven=tuple(map(RedrivenRow.of, made.marks)),
         )
         self._call(request)
         return True
@@ -257,17 +252,10 @@ class Appender:
                 link.close()
 
 
-def marked_rows(
-    ask: Callable[[RedrivenRequest], RedrivenReply], log_id: str, first: int, end: int
-) -> Iterator[RowRange]:
-    """Yield the marks of a log's rows, page by page; ``ask`` returns the reply to a request."""
-    offset, row = first, 0
-    while True:
-        reply = ask(RedrivenRequest(log_id, end, offset, row))
-        for rows in reply.rows:
-            if (rows.offset, rows.first) < (offset, 0) or (rows.offset == offset and rows.last < row):
-                raise RemoteProtocolError("marked rows do not come in order", field="rows")
-            yield rows.range
-            offset, row = rows.offset, rows.last + 1
-        if not reply.more or not reply.rows:
-            return
+def marked_rows(ask: Callable[[RedrivenRequest], RedrivenReply], rows: Sequence[SourceRow]) -> set[SourceRow]:
+    """Return those of some rows that are marked; ``ask`` returns the reply to a request."""
+    found: set[SourceRow] = set()
+    for start in range(0, len(rows), MARKS):
+        asked = tuple(map(RedrivenRow.of, rows[start : start + MARKS]))
+        found.update(row.source for row in ask(RedrivenRequest(asked)).rows)
+    return found

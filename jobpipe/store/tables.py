@@ -71,10 +71,11 @@ CREATE TABLE holds(
 -- Which subscriptions the publisher declared as required, and what was changed since (1: added, 0: taken away); see
 -- required.py.
 CREATE TABLE required(name TEXT PRIMARY KEY, declared INTEGER NOT NULL, changed INTEGER);
--- Rows of other topics' batches that were published again here; see redriven.py.
+-- Rows of this topic that were published in it again; see redriven.py.
 CREATE TABLE redriven(
-    log TEXT NOT NULL, n INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
-    PRIMARY KEY (log, n, first)) WITHOUT ROWID;
+    n INTEGER NOT NULL, published_ms INTEGER NOT NULL, partition INTEGER NOT NULL, row INTEGER NOT NULL,
+    marked_up REAL NOT NULL, PRIMARY KEY (n, published_ms, partition, row)) WITHOUT ROWID;
+CREATE INDEX redriven_by_age ON redriven(marked_up);
 """
 
 

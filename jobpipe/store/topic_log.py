@@ -27,7 +27,7 @@ from jobpipe.store.plan import Planner
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.recovery import Recovery, RecoveryPoint
-from jobpipe.store.redriven import Marks, Redriven
+from jobpipe.store.redriven import Redriven, SourceRow
 from jobpipe.store.required import Required
 from jobpipe.store.retention import Retirer
 from jobpipe.store.schemas import Schemas
@@ -60,7 +60,7 @@ class TopicLog:
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
-        redriven: Which rows of other topics were published again here.
+        redriven: Which rows of the topic were published in it again.
         cursors: Progress of the flow jobs that keep their progress in this catalog.
         parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
@@ -270,7 +270,7 @@ class TopicLog:
         segments: list[SegmentInfo],
         *,
         writing: Container[str] | None = None,
-        marks: Marks | None = None,
+        marks: Sequence[SourceRow] = (),
     ) -> Position:
         """Make the batch visible, durably, together with pending acknowledgements; return the position after it.
 
@@ -282,7 +282,7 @@ class TopicLog:
             writing: Write ids of the batches that are being written, as for :meth:`Retirer.sweep`. If the batch has
                 files, its own write id must be among them: the files of any other id may have been removed, or a host
                 server may be about to do so. None skips this check.
-            marks: Which rows of another topic the batch publishes again.
+            marks: Which rows of the topic the batch publishes again.
 
         Raises:
             AlreadyRedriven: one of these was published again before; nothing is sealed.
@@ -311,8 +311,8 @@ class TopicLog:
         segments, was_undecided = self._sealer.check(batch, segments), self.recovery.undecided is not None
         with self._db.write():
             position = self._sealer.insert(batch, segments)
-            if marks is not None:
-                self.redriven.mark(marks)
+            if marks:
+                self.redriven.mark(marks, self.clock.uptime)
             self.subscriptions.write()
         self.subscriptions.written()
         if was_undecided:
@@ -326,7 +326,7 @@ class TopicLog:
         schema: tuple[bytes, str | None],
         *,
         writing: Container[str] | None = None,
-        marks: Marks | None = None,
+        marks: Sequence[SourceRow] = (),
     ) -> Position:
         """Seal a batch as :meth:`seal`, of an appender, which publishes next to the topic's publisher.
 

@@ -15,14 +15,12 @@ from jobpipe.publisher.appender import Appender, Make, NewRows, Shape
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.stand_in import StandIn
 from jobpipe.store.batches import APPENDERS
-from jobpipe.store.redriven import Marks, RowRange
+from jobpipe.store.redriven import SourceRow
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.bus.kit import Bus, coordinator_of, kill, publish, read
 
-LETTERS = "0123456789abcdef"
 
-
-def rows_of(rows: NumberedRows, batch_id: int, marks: Marks | None = None) -> Make:
+def rows_of(rows: NumberedRows, batch_id: int, marks: tuple[SourceRow, ...] = ()) -> Make:
     """Return what makes a batch of numbered rows, each in its own partition."""
 
     def make(shape: Shape) -> NewRows:
@@ -34,8 +32,13 @@ def rows_of(rows: NumberedRows, batch_id: int, marks: Marks | None = None) -> Ma
     return make
 
 
-def mark(offset: int, rows: int) -> Marks:
-    return Marks(LETTERS, 0, (RowRange(offset, 0, rows - 1),))
+def mark(offset: int, rows: int) -> tuple[SourceRow, ...]:
+    return tuple(SourceRow(offset, 7, 0, number) for number in range(rows))
+
+
+def marked(made: Appender) -> list[int]:
+    """Return the offsets of which the first row is marked."""
+    return sorted(row.offset for row in made.redriven([row for offset in range(9) for row in mark(offset, 1)]))
 
 
 def appender(config: Config, topic: str) -> Appender:
@@ -59,7 +62,7 @@ def test_batches_of_a_publisher_and_an_appender(bus: Bus, tmp_path: Path, way: s
             assert not beside.append(number, rows_of(rows, number, mark(number, rows.partitions * rows.rows)))
             publish(publisher, rows, bus.journal, [number + 1])
         assert beside.last_batch() == 5
-        assert [each.offset for each in beside.redriven(LETTERS, 2, 9)] == [3, 5]
+        assert marked(beside) == [1, 3, 5]
     checker = Checker(rows, bus.journal)
     read(subscription, checker, 7 * 2 * 20)
     checker.check()
@@ -132,7 +135,7 @@ def test_publishers_that_come_and_go(own_bus: Bus) -> None:
         kill(coordinator_of(second))
         _append(beside, rows, bus.journal, 4)
         publish(second, rows, bus.journal, [5])
-        assert [each.offset for each in beside.redriven(LETTERS, 0, 9)] == [1, 2, 4]
+        assert marked(beside) == [1, 2, 4]
     checker = Checker(rows, bus.journal)
     read(subscription, checker, 30)
     checker.check()

@@ -24,10 +24,9 @@ from jobpipe.operations.publishing import (
     BeginRequest,
     CloseRequest,
     DeclareRequest,
-    MarkedRows,
     OpenRequest,
     RedrivenRequest,
-    RedrivenRows,
+    RedrivenRow,
     Schema,
     SealReply,
     SealRequest,
@@ -39,7 +38,11 @@ from tests.coordinator.test_prepared import JOB, SMALL, A, Asking
 from tests.store.build import SCHEMA, rows, written
 
 QUERY = f"{APPENDERS}x"
-LETTERS = "0123456789abcdef"
+
+
+def marked(*rows: tuple[int, int]) -> tuple[RedrivenRow, ...]:
+    """Return rows of partition 0 by offset and number."""
+    return tuple(RedrivenRow(offset, 1000 + offset, 0, number) for offset, number in rows)
 
 
 class Beside(Asking):
@@ -65,7 +68,7 @@ class Beside(Asking):
         begun: BeginReply = await self.beside(BeginRequest(query, number))
         return begun
 
-    def sealing(self, number: int, begun: BeginReply, segments: tuple[Any, ...], *marks: tuple[int, int, int]) -> Any:
+    def sealing(self, number: int, begun: BeginReply, segments: tuple[Any, ...], *marks: tuple[int, int]) -> Any:
         """Return the request that seals a batch."""
         assert begun.admitted is not None
         assert begun.appending is not None
@@ -78,15 +81,14 @@ class Beside(Asking):
             partitions=begun.appending.partitions,
             partitioner=begun.appending.partitioner,
             segments=segments,
-            redriven=RedrivenRows(LETTERS, 0, tuple(MarkedRows(*each) for each in marks)) if marks else None,
+            redriven=marked(*marks),
         )
 
-    async def append(self, number: int, *marks: tuple[int, int, int], inline: bool = True) -> SealReply:
+    async def append(self, number: int, *marks: tuple[int, int], inline: bool = True) -> SealReply:
         """Publish as many rows as are marked, or one."""
         begun = await self.begin(number)
         assert begun.admitted is not None
-        count = max(1, sum(last - first + 1 for _, first, last in marks))
-        segments = await self.small(begun.admitted.write_id, number, inline=inline, count=count)
+        segments = await self.small(begun.admitted.write_id, number, inline=inline, count=max(1, len(marks)))
         reply: SealReply = await self.beside(self.sealing(number, begun, segments, *marks))
         return reply
 
@@ -102,13 +104,12 @@ def test_batches_of_both_in_turn(world: World) -> None:
         await asking.open()
         for number in range(3):
             assert (await asking.publish(number)).position.n == 2 * number + 1
-            reply = await asking.append(number, (number, 0, 0), inline=number != 1)
+            reply = await asking.append(number, (number, 0), inline=number != 1)
             assert (reply.position.n, reply.admitted) == (2 * number + 2, None)
         assert asking.queries() == ["q", QUERY] * 3
         assert asking.topic.store.batches.shape(6).first_n == 0  # type: ignore[union-attr]
-        marked = await asking.beside(RedrivenRequest(LETTERS, 2))
-        assert [row.range.offset for row in marked.rows] == [0, 1]
-        assert not marked.more
+        found = await asking.beside(RedrivenRequest(marked((0, 0), (5, 0), (1, 0))))
+        assert found.rows == marked((0, 0), (1, 0))
 
     run(scenario())
 
@@ -199,21 +200,20 @@ def test_a_row_is_marked_once(world: World) -> None:
         asking = Beside(world)
         await asking.open()
         await asking.publish(0)
-        await asking.append(0, (4, 0, 3))
+        await asking.append(0, (4, 0), (4, 3))
         with pytest.raises(AlreadyRedriven):
-            await asking.append(1, (4, 3, 3))
-        assert (await asking.append(1, (4, 4, 4))).position.n == 3
+            await asking.append(1, (4, 3))
+        assert (await asking.append(1, (4, 4))).position.n == 3
         begun = await asking.begin(1)
         assert begun.last is not None  # as it learns whose answer was lost
         assert (begun.last.batch_id, begun.last.position.n, begun.admitted) == (1, 3, None)
-        with pytest.raises(RemoteProtocolError, match="before"):
-            await asking.append(2, (4, 7, 6))
         begun = await asking.begin(2)
         assert begun.admitted is not None
         segments = await asking.small(begun.admitted.write_id, 2, count=2)
-        with pytest.raises(RemoteProtocolError, match="a batch of 2 rows marks 3"):
-            await asking.beside(asking.sealing(2, begun, segments, (5, 0, 2)))
-        assert (await asking.beside(asking.sealing(2, begun, segments, (5, 0, 1)))).position.n == 4
+        for given, said in (((5, 0),), 1), (((5, 0), (5, 0)), 1), (((5, 0), (5, 1), (5, 2)), 3):
+            with pytest.raises(RemoteProtocolError, match=f"a batch of 2 rows marks {said}"):
+                await asking.beside(asking.sealing(2, begun, segments, *given))
+        assert (await asking.beside(asking.sealing(2, begun, segments, (5, 0), (5, 1)))).position.n == 4
 
     run(scenario())
 
@@ -260,9 +260,9 @@ def test_a_topic_that_is_served_without_its_publisher(world: World) -> None:
         await asking.open()
         await asking.publish(0)
         await asking.ask(CloseRequest(final=True))
-        assert (await asking.append(0, (1, 0, 0))).position.n == 3  # after the end mark
+        assert (await asking.append(0, (1, 0))).position.n == 3  # after the end mark
         await asking.ask(asking.order(serve=True))
-        assert (await asking.append(1, (2, 0, 0))).position.n == 4
+        assert (await asking.append(1, (2, 0))).position.n == 4
         await asking.ask(asking.order())
         assert (await asking.publish(1)).position.n == 5
 
@@ -326,14 +326,17 @@ def test_a_killed_coordinator_has_both_or_neither(world: World, monkeypatch: pyt
         asking = Beside(world)
         await asking.open(A)
         await asking.publish(0)
-        await asking.append(0, (1, 0, 0))
+        await asking.append(0, (1, 0))
         with monkeypatch.context() as patch:
             patch.setattr("jobpipe.store.redriven.Redriven.mark", _fails)
             with pytest.raises(SpoolError, match="power"):
-                await asking.append(1, (2, 0, 0))
+                await asking.append(1, (2, 0))
         store: TopicLog = asking.topic.store
-        assert (store.batches.next_n(), len(store.redriven.page(LETTERS, (0, 0), 9))) == (2, 1)
-        assert (await asking.append(1, (2, 0, 0))).position.n == 3
+        assert (store.batches.next_n(), store.redriven.marked(row.source for row in marked((1, 0), (2, 0)))) == (
+            2,
+            (marked((1, 0))[0].source,),
+        )
+        assert (await asking.append(1, (2, 0))).position.n == 3
 
     run(scenario())
 

@@ -20,6 +20,7 @@ from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, 
 
 WRITER = "ab"
 APPENDER = f"{APPENDERS}x"
+MARKED = {"offset": 0, "published_ms": 1, "partition": 0, "row": 0}
 PATIENCE = 300.0  # virtual seconds that an operation may take
 
 
@@ -215,11 +216,10 @@ async def _append(stage: Stage) -> Any:
     begun = (await stage.a.answer(link, "begin", {"query_id": APPENDER, "batch_id": number}))[0]
     if begun["last"] is None:
         segments = stage.write(begun["admitted"]["write_id"], number, inline=stage.kept.get("inline", True))
-        last = sum(info.rows for info in segments) - 1
-        marks = {"log": "0" * 16, "tail": 0, "rows": [{"offset": 0, "first": 0, "last": last}]}
+        marks = [{**MARKED, "row": row} for row in range(sum(info.rows for info in segments))]
         await stage.append(stage.a, link, APPENDER, number, begun["admitted"]["write_id"], segments, marks)
     stage.batch_id = number + 1
-    return (await stage.a.answer(link, "redriven", {"log": "0" * 16, "end": 1}))[0]
+    return (await stage.a.answer(link, "redriven", {"rows": [MARKED]}))[0]
 
 
 async def _in_files(stage: Stage) -> None:

@@ -26,6 +26,7 @@ ORIGINS = pa.struct(
         "offset": pa.int64(),
         "partition": pa.int32(),
         "row_number": pa.int64(),
+        "published_ms": pa.int64(),
         "file": pa.string(),
     }
 )
@@ -158,6 +159,7 @@ def test_bad_rows_are_dead() -> None:
             "offset": None,
             "partition": None,
             "row_number": None,
+            "published_ms": None,
             "file": None,
             "source_row": None,
         }

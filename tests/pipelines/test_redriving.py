@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from jobpipe.errors import AlreadyRedriven, ConfigError, LinkError, SchemaMismatch
+from jobpipe.errors import (
+    AlreadyRedriven,
+    ConfigError,
+    JobpipeError,
+    LinkError,
+    NotAuthorized,
+    SchemaMismatch,
+    TopicNotFound,
+)
 from jobpipe.pipelines import redriving
 from jobpipe.pipelines.redriving import Letter, Redrive, letters_of
 from jobpipe.publisher.appender import Make, Shape
-from jobpipe.store.redriven import RowRange
+from jobpipe.store.redriven import SourceRow
 from jobpipe.subscriber.fetch import Fetched
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-LOG = "0123456789abcdef"
 NOTHING = dict.fromkeys(redriving.COLUMNS)
 
 
@@ -29,16 +37,15 @@ class Topic:
         self.schema = schema
         self.partitions = partitions
         self.rows: list[tuple[int, Any]] = []  # partition, id
-        self.marked: dict[tuple[int, int], int] = {}
+        self.marked: set[SourceRow] = set()
         self.batches = 0
         self.fail: list[BaseException | None] = []  # of the next calls, before (None: after) what they do
 
     def shape(self) -> Shape:
         return Shape(1, self.schema.serialize().to_pybytes(), None)
 
-    def redriven(self, log_id: str, first: int, end: int) -> Iterator[RowRange]:
-        assert log_id == LOG
-        return (RowRange(n, row, row) for n, row in sorted(self.marked) if first <= n < end)
+    def redriven(self, rows: Sequence[SourceRow]) -> set[SourceRow]:
+        return self.marked & set(rows)
 
     def append(self, batch_id: int, make: Make) -> bool:
         lost = bool(self.fail) and self.fail[0] is None
@@ -47,12 +54,10 @@ class Topic:
         made = make(Shape(self.partitions, self.schema.serialize().to_pybytes(), None))
         if made is None:
             return True
-        assert made.marks is not None
-        marks = [(each.offset, row) for each in made.marks.rows for row in range(each.first, each.last + 1)]
-        for mark in marks:
-            if mark in self.marked:
-                raise AlreadyRedriven("again")
-        self.marked |= dict.fromkeys(marks, batch_id)
+        assert len(set(made.marks)) == len(made.marks)
+        if self.marked & set(made.marks):
+            raise AlreadyRedriven("again")
+        self.marked |= set(made.marks)
         for batch, partition in made.rows:
             assert isinstance(partition, int)
             self.rows += [(partition, row["id"]) for row in batch.to_pylist()]
@@ -63,12 +68,14 @@ class Topic:
 
 
 def letter(offset: int, number: int, **values: Any) -> Letter:
-    made = {"topic": "orders", "partition": 0, "source_row": json.dumps({"id": 10 * offset + number, "name": "x"})}
+    """Return a letter of a row that had the same place in its topic."""
+    made = {"topic": "orders", "source_row": json.dumps({"id": 10 * offset + number, "name": "x"})}
+    made |= {"offset": offset, "published_ms": 1000, "partition": 0, "row_number": number}
     return Letter(offset, number, {**NOTHING, **made, **values})
 
 
 def redrive(topics: dict[str, Topic], letters: list[Letter], **more: Any) -> redriving.Outcome:
-    made = Redrive(LOG, 0, 0, 100, lambda topic, _: topics[topic], **more)
+    made = Redrive(lambda topic, _: topics[topic], more.pop("allowed", lambda _: True), **more)
     for each in letters:
         made.take(each)
     return made.finish()
@@ -133,7 +140,7 @@ def test_two_at_once_publish_each_row_once(monkeypatch: pytest.MonkeyPatch) -> N
     """The other one was quicker, after this one had looked which rows are marked."""
     monkeypatch.setattr(redriving, "BATCH_ROWS", 4)
     topic = Topic()
-    one = Redrive(LOG, 0, 0, 100, lambda *_: topic)
+    one = Redrive(lambda *_: topic, lambda _: True)
     one.take(letter(0, 0))
     redrive({"orders": topic}, [letter(0, 0), letter(0, 2)])
     for number in (1, 2, 3):
@@ -149,6 +156,8 @@ def test_two_at_once_publish_each_row_once(monkeypatch: pytest.MonkeyPatch) -> N
         ({"topic": None, "file": "file:/in/a.csv"}, "came from a file"),
         ({"topic": None}, "not known which topic"),
         ({"source_row": None}, "does not say what its row was"),
+        ({"published_ms": None}, "does not say where its row was"),
+        ({"row_number": -1}, "does not say where its row was"),
         ({"source_row": '{"id":1}'}, "does not fit topic orders as it is now: it lacks column name"),
         ({"source_row": '{"id":"x","name":"y"}'}, "column id: 'x' is not a whole number"),
         ({"source_row": "no JSON"}, "does not fit topic orders"),
@@ -161,8 +170,8 @@ def test_a_letter_that_cannot_go_back(values: dict[str, Any], why: str) -> None:
     assert outcome.published == {"orders": 2}
     ((reason, count),) = outcome.left.items()
     assert why in reason
-    assert (count, [each.letter.place for each in outcome.named]) == (1, [(0, 1)])
-    assert set(topics["orders"].marked) == {(0, 0), (0, 2)}
+    assert (count, [(each.letter.offset, each.letter.number) for each in outcome.named]) == (1, [(0, 1)])
+    assert {each.number for each in topics["orders"].marked} == {0, 2}
     again = redrive(topics, [letter(0, 1)])  # it is not marked, and can go once its row is right
     assert again.published == {"orders": 1}
 
@@ -175,12 +184,50 @@ def test_a_topic_with_a_type_that_json_does_not_keep() -> None:
     assert "column 'took'" in outcome.named[0].why
 
 
-def test_a_topic_without_a_schema() -> None:
+@pytest.mark.parametrize("where", ["open", "redriven", "append"])
+@pytest.mark.parametrize("error", [TopicNotFound("it is gone"), NotAuthorized("no right"), SchemaMismatch("no schema")])
+def test_one_topic_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, where: str, error: JobpipeError) -> None:
+    """The rows of the others go out, and the topic is asked once."""
+    monkeypatch.setattr(redriving, "BATCH_ROWS", 2)
+    topics, asked = {"orders": Topic(), "refunds": Topic()}, []
+
+    def refuse(*_: object) -> Any:
+        asked.append(1)
+        raise error
+
+    def open_topic(topic: str, query_id: str) -> Topic:
+        return refuse() if (topic, where) == ("orders", "open") else topics[topic]
+
+    if where != "open":
+        monkeypatch.setattr(topics["orders"], where, refuse)
+    made = Redrive(open_topic, lambda _: True)
+    for each in [letter(0, 0), letter(0, 1), letter(0, 2), letter(0, 3), letter(0, 4, topic="refunds")]:
+        made.take(each)
+    outcome = made.finish()
+    assert (outcome.published, outcome.left, len(asked)) == ({"refunds": 1}, {error.message: 4}, 1)
+
+
+def test_rows_go_to_no_topic_but_those_that_are_named() -> None:
+    """What a letter says is its author's word; who redrives may have the right to publish to many topics."""
+    topics = {"orders": Topic(), "payroll": Topic()}
+    letters = [letter(0, 0), letter(0, 1, topic="payroll")]
+    outcome = redrive(topics, letters, allowed=lambda topic: topic == "orders")
+    assert (outcome.published, topics["payroll"].rows) == ({"orders": 1}, [])
+    assert list(outcome.left) == ["rows may not go to its topic payroll: give --into payroll if the job reads it"]
+    assert redrive(topics, letters).published == {"payroll": 1}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("rows", [1, 10])
+def test_two_letters_of_one_row(monkeypatch: pytest.MonkeyPatch, rows: int, *, dry_run: bool) -> None:
+    """Of two jobs, or of a job that began again: in one batch, in two, and in another redrive."""
+    monkeypatch.setattr(redriving, "BATCH_ROWS", rows)
     topic = Topic()
-    topic.fail = [SchemaMismatch("topic 'orders' has no schema yet")]
-    with pytest.raises(SchemaMismatch):
-        redrive({"orders": topic}, [letter(0, 0)])
-    assert redrive({"orders": topic}, [letter(0, 0)]).published == {"orders": 1}
+    again = replace(letter(0, 0), offset=5)
+    outcome = redrive({"orders": topic}, [letter(0, 0), again, letter(0, 1)], dry_run=dry_run)
+    assert (outcome.published, outcome.already) == ({"orders": 2}, 1)
+    assert [row for _, row in topic.rows] == ([] if dry_run else [0, 1])
+    assert redrive({"orders": topic}, [again], dry_run=dry_run).already == (0 if dry_run else 1)
 
 
 def test_a_dry_run_publishes_nothing() -> None:
@@ -199,7 +246,7 @@ def test_letters_of_a_record_batch() -> None:
     """Also of a topic that an older version made, without the row of the source."""
     columns = {name: pa.array(["x", "y"]) for name in redriving.NEEDED}
     found = list(letters_of("dead", _fetched(pa.record_batch(columns))))
-    assert [each.place for each in found] == [(7, 3), (7, 4)]
+    assert [(each.offset, each.number) for each in found] == [(7, 3), (7, 4)]
     assert found[0].values["topic"] == "x"
     assert found[0].values["source_row"] is None
     with pytest.raises(ConfigError, match="several partitions"):

@@ -116,8 +116,8 @@ def test_who_may_publish_next_to_the_publisher(served: Served) -> None:
     for role in ("reader", "admin"):
         with pytest.raises(NotAuthorized):
             ask(dial(served, world.billing, role), "begin", query)
-    marked = {"log": "0" * 16, "end": 1}
-    assert ask(dial(served, world.billing, "reader"), "redriven", marked) == {"rows": [], "more": False}
+    rows = [{"offset": 0, "published_ms": 1, "partition": 0, "row": 0}]
+    assert ask(dial(served, world.billing, "reader"), "redriven", {"rows": rows}) == {"rows": []}
     log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
     assert 'what="append" topic="orders" instance="appender-test" result="done: 0 rows' in log
 

@@ -132,7 +132,8 @@ def _with_origin(frame: DataFrame, *, keep: bool) -> DataFrame:
     from pyspark.sql import functions as sf
 
     known = {name: sf.col(f"{METADATA}.{field}") for field, name in _ORIGIN.items()}
-    marked = frame.withColumn(ORIGIN, origin(**known))
+    published = sf.unix_millis(sf.col(f"{METADATA}.published"))
+    marked = frame.withColumn(ORIGIN, origin(**known, published_ms=published))
     return marked if keep else marked.drop(METADATA)
 
 

@@ -30,6 +30,7 @@ _LETTER = (
     .add("offset", LongType())
     .add("partition", IntegerType())
     .add("row_number", LongType())
+    .add("published_ms", LongType())
     .add("file", StringType())
     .add("source_row", StringType())
 )
