@@ -16,12 +16,12 @@ import click
 from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.output import emit_json
 from jobpipe.cli.place import PlaceType
-from jobpipe.errors import ConfigError, DataLoss, SchemaMismatch
+from jobpipe.errors import ConfigError, DataLoss, RowTooLarge, SchemaMismatch
 from jobpipe.plural import counted
 from jobpipe.store.boundary import Boundary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from jobpipe.store.position import Position
 
 log = logging.getLogger(__name__)
+
+PIECES = 2**20  # of one batch: the numbers of what is published
+PIECE_BYTES = 2 * 1024 * 1024
+PIECE_ROWS = 5000  # in the other topic they may have more columns, and so more bytes
 
 
 @click.command()
@@ -102,6 +106,28 @@ def replay(
         click.echo(f"{counted(done.before, 'batch')} were published before")
 
 
+def pieces_of(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[list[tuple[pa.RecordBatch, int]]]:
+    """Yield record batches, each with a number, in lists that are small enough to be published next to a publisher."""
+    piece: list[tuple[pa.RecordBatch, int]] = []
+    rows = size = 0
+    for whole, number in batches:
+        waiting = [whole]
+        while waiting:
+            batch = waiting.pop()
+            if batch.num_rows > 1 and (batch.nbytes > PIECE_BYTES or batch.num_rows > PIECE_ROWS):
+                half = batch.num_rows // 2
+                waiting += [batch.slice(half), batch.slice(0, half)]
+                continue
+            if piece and (size + batch.nbytes > PIECE_BYTES or rows + batch.num_rows > PIECE_ROWS):
+                yield piece
+                piece, rows, size = [], 0, 0
+            if batch.num_rows:
+                piece.append((batch, number))
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+    if piece:
+        yield piece
+
+
 @dataclass
 class _Done:
     """How many rows and batches were published, and how many batches an earlier call had published."""
@@ -128,7 +154,6 @@ class _Replay:
         self._spools: Spools = Spools(stack, config)
         self._spools.serve(topic)
         self._reader: TopicReader = stack.enter_context(TopicReader(config, topic))
-        self._rows = 0  # of the batch that is being made
 
     def range(self, starting: Boundary, ending: Boundary) -> tuple[Position, Position]:
         """Return where the range begins and ends.
@@ -164,47 +189,77 @@ class _Replay:
         if start == end:
             return done
         self._open_target(start, end)
-        with self._appender(start, name) as appender, self._reader.holding(start, end):
-            last = appender.last_batch()
+        with ExitStack() as opened, self._reader.holding(start, end):
+            epoch: int | None = None
             for number in range(start.n, end.n):
-                if (last is not None and number <= last) or not appender.append(number, partial(self._made, number)):
+                bounds = self._reader.bounds(Boundary("offset", number), Boundary("offset", number + 1))
+                after = bounds.end or bounds.head
+                if epoch != after.epoch:
+                    epoch = after.epoch
+                    opened.close()
+                    appender = opened.enter_context(self._appender(start, epoch, name))
+                    last = appender.last_batch()
+                if last is not None and last >= (number + 1) * PIECES:
                     done.before += 1
                     continue
-                done.rows += self._rows
-                done.batches += 1
+                found, rows = 0, 0
+                for piece in self._pieces(number, bounds.start, after):
+                    key, found = number * PIECES + found, found + 1
+                    if (last is None or key > last) and appender.append(key, partial(self._made, number, piece)):
+                        rows += sum(batch.num_rows for batch, _ in piece)
+                done.rows += rows
+                if found and not rows:
+                    done.before += 1
+                else:
+                    done.batches += 1
         return done
 
-    def _appender(self, start: Position, name: str) -> Appender:
+    def _appender(self, start: Position, epoch: int, name: str) -> Appender:
+        """Return what publishes batches that an epoch sealed.
+
+        An offset may have other rows where another epoch sealed it: in a spool that was restored from a copy.
+        """
         from jobpipe.publisher.appender import Appender
         from jobpipe.store.batches import APPENDERS
 
-        what = json.dumps([self._topic, start.log, start.n, self._where, name])
+        what = json.dumps([self._topic, start.log, start.n, epoch, self._where, name])
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
         return Appender(self._config, self._into, f"{APPENDERS}replay-{digest}")
 
-    def _made(self, number: int, shape: Shape) -> NewRows:
-        """Return the rows of a batch, in the schema of the other topic."""
+    def _pieces(self, number: int, start: Position, end: Position) -> Iterator[list[tuple[pa.RecordBatch, int]]]:
+        """Yield the rows of a batch, with their partitions, in pieces that are the same each time."""
+        from jobpipe.cli.row_filter import filtered
+
+        def wanted() -> Iterator[tuple[pa.RecordBatch, int]]:
+            for fetched in self._reader.fetched(start, end, hold=False):
+                batch = fetched.batch
+                if self._condition is not None:
+                    batch = filtered(batch, self._condition.numbers(batch))
+                yield batch, fetched.header.partition
+
+        for count, piece in enumerate(pieces_of(wanted())):
+            if count >= PIECES:
+                raise RowTooLarge(
+                    f"topic {self._topic!r}, offset {number}: it has more than {PIECES} pieces of {PIECE_BYTES} bytes, "
+                    "too many to be replayed; nothing was published from here on",
+                    topic=self._topic,
+                    offset=number,
+                )
+            yield piece
+
+    def _made(self, number: int, piece: list[tuple[pa.RecordBatch, int]], shape: Shape) -> NewRows:
+        """Return rows of a batch in the schema of the other topic."""
         from jobpipe.publisher.appender import NewRows
+        from jobpipe.subscriber.casting import cast_batch
         from jobpipe.subscriber.checked import parse_arrow_schema
 
         schema = parse_arrow_schema(self._into, shape.arrow)
-        self._rows = 0
-        return NewRows(schema, self._batches(number, schema, shape.partitions))
-
-    def _batches(self, number: int, schema: pa.Schema, partitions: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        from jobpipe.cli.row_filter import filtered
-        from jobpipe.subscriber.casting import cast_batch
-
-        bounds = self._reader.bounds(Boundary("offset", number), Boundary("offset", number + 1))
-        for fetched in self._reader.fetched(bounds.start, bounds.end or bounds.head, hold=False):
-            batch = fetched.batch
+        where = f"topic {self._into!r}, rows of offset {number} of {self._topic}"
+        made = []
+        for batch, partition in piece:
             self._require_fit(batch.schema, schema, number)
-            if self._condition is not None:
-                batch = filtered(batch, self._condition.numbers(batch))
-            if batch.num_rows:
-                self._rows += batch.num_rows
-                where = f"topic {self._into!r}, rows of offset {number} of {self._topic}"
-                yield cast_batch(batch, schema, where, evolve=True), fetched.header.partition % partitions
+            made.append((cast_batch(batch, schema, where, evolve=True), partition % shape.partitions))
+        return NewRows(schema, made)
 
     def _require_fit(self, rows: pa.Schema, target: pa.Schema, number: int) -> None:
         from jobpipe.subscriber.evolution import left_out, misfits

@@ -217,7 +217,7 @@ class Coordinator:
             if asked.serve:  # as its publisher had it
                 asked = dataclasses.replace(asked, parallelism=await asyncio.to_thread(store.batches.parallelism))
             epoch = await self._registration.draw_epoch(topic, store.epoch)
-            await asyncio.to_thread(store.take_over, epoch, asked.name)
+            await asyncio.to_thread(store.take_over, epoch, asked.name, serve=asked.serve)
             if not asked.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.required.declare, asked.required)
                 await asyncio.to_thread(store.holds.clip, config.hold_max_time)

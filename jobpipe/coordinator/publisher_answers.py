@@ -11,9 +11,11 @@ from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.audit import audit
-from jobpipe.net.capability import check_write_ticket, write_ticket
+from jobpipe.net.capability import check_write_ticket
 from jobpipe.operations import publishing
+from jobpipe.operations.publishing import APPENDER
 from jobpipe.store.batches import APPENDERS, LastSeal, Shape
+from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.redriven import SourceRow
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
 
-APPENDER = "appender"
 MAX_ID = 128  # characters of an appender's query id
 
 
@@ -102,7 +103,7 @@ class PublisherAnswers:
         return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
 
     async def _begin_append(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
-        """Admit a batch of an appender, which has a write id, and batch numbers, of its own."""
+        """Tell an appender what its batch must look like. It gets no write id, since it writes no file."""
         topic = at.topic
         topic.require_appendable()
 
@@ -120,16 +121,14 @@ class PublisherAnswers:
         if topic.asked.serve and not room:  # it is served without its publisher, and nothing of it is removed
             full: str | None = f"the spool is full ({topic.config.spool_max_bytes} bytes), and its publisher is away"
         else:
-            full = await topic.room(asked.wait, has_room=room)
+            full = await topic.room(asked.wait, has_room=room, tell=False)
         if full is not None:
             return publishing.BeginReply(epoch=topic.epoch, full=full)
-        admitted = replace(self._coordinator.admitted(topic, topic.begin_write(asked.query_id)), hosts=())
         appending = publishing.Appending(
             partitions=topic.asked.parallelism if shape is None else shape.partitions,
             partitioner="" if shape is None else shape.partitioner,
-            ticket=write_ticket(self._secret, topic.topic, admitted.write_id),
         )
-        return publishing.BeginReply(epoch=topic.epoch, admitted=admitted, appending=appending)
+        return publishing.BeginReply(epoch=topic.epoch, appending=appending)
 
     async def _prepare(self, at: Context, asked: publishing.PrepareRequest) -> publishing.PrepareReply:
         topic = at.topic
@@ -191,10 +190,18 @@ class PublisherAnswers:
         schema: tuple[bytes, str | None],
         marks: Sequence[SourceRow],
     ) -> publishing.SealReply:
-        if any(segment.host is not None for segment in segments):
-            raise RemoteProtocolError("segments of an appender lie with the coordinator", field="segments")
+        size, rows = sum(segment.length for segment in segments), sum(segment.rows for segment in segments)
+        if any(segment.data is None for segment in segments):  # files would have to be counted, kept and swept
+            raise RemoteProtocolError("all segments of an appender travel with the request", field="segments")
+        if not rows or size > publishing.MAX_APPENDED or len(segments) > publishing.MAX_SEGMENTS_APPENDED:
+            raise RemoteProtocolError(
+                f"an appender's batch of {rows} rows in {len(segments)} segments of {size} bytes: it has some, and at "
+                f"most {publishing.MAX_APPENDED} bytes in {publishing.MAX_SEGMENTS_APPENDED} segments",
+                field="segments",
+            )
+        write_id = new_write_id()  # not the asker's: it may be that of another batch; the batch's number tells a repeat
+        batch = replace(batch, write_id=write_id, run_id=write_id)
         position = await at.topic.append(batch, segments, schema, marks)
-        rows = sum(segment.rows for segment in segments)
         audit(
             at.link.peer_names,
             at.link.peer,

@@ -103,6 +103,8 @@ class ControlService:
         if hello.epoch > topic.epoch and (hello.log or topic.log_id) == topic.log_id:
             raise await self._coordinator.refuse_epoch(topic, hello.epoch)
         self._welcomed[link] = topic
+        if hello.role == publishing.APPENDER:  # it may publish, and its batches come with the request alone
+            link.allow_large_requests()
         return Welcome(
             version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._coordinator.instance
         )

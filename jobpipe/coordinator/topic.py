@@ -21,7 +21,7 @@ from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import KnownLog, TopicState
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.budget import Budgets
-from jobpipe.operations.publishing import MAX_WRITERS, OpenRequest
+from jobpipe.operations.publishing import MAX_WRITERS, NO_ROOM, OpenRequest
 from jobpipe.store.batches import division_of
 from jobpipe.store.files import new_write_id
 from jobpipe.store.holds import held_back
@@ -43,6 +43,10 @@ RECOVERY_POINT_SECONDS = 2.0  # how long a batch waits for the registry to store
 NO_POINT = "topic %s: %s; until a later batch has stored a recovery point, losing the spool loses rows"
 NO_SUBSCRIPTION = "no subscription exists; batches can be removed when they are as old as retention.ack_grace"
 SWEEP_SECONDS = 60.0  # between two searches for segment files that no batch refers to
+
+
+class _NoRoomError(Exception):
+    """No JobpipeError: a full spool, unlike a full disk, is no reason for the log's thread to try again."""
 
 
 class ServedTopic(TopicState):
@@ -153,28 +157,33 @@ class ServedTopic(TopicState):
         limit = self.config.spool_max_bytes
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
-    async def room(self, wait: float, *, has_room: bool) -> str | None:
+    async def room(self, wait: float, *, has_room: bool, tell: bool = True) -> str | None:
         """Return None if the spool has room, or can make some. Else wait for an acknowledgement; return why it is full.
 
         Args:
             wait: Seconds to wait at most.
             has_room: What :meth:`has_room` returned just now.
+            tell: Let subscribers know why the publisher waits; not of an appender, whose wait nothing ends for them.
         """
-        if has_room:
-            self._set_waiting(None)
-            return None
+        full = None if has_room else await self._make_room()
+        if tell:
+            self._set_waiting(full)
+        if full is not None:
+            await self.acked.wait(wait)
+        return full
+
+    async def _make_room(self) -> str | None:
+        """Remove what may go, as far as it is needed; return why there is still no room, None if there is."""
         limit = self.config.spool_max_bytes
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
         if short > 0:  # the disk is nearly full: free what retention allows; if that is too little, go on
             with contextlib.suppress(SpoolFull):
                 await self.run(self._store.retirer.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
-            self._set_waiting(None)
             return None
         need = await self.run(self._store.used_bytes) - limit + 1
         await self.run(self._store.retirer.retain, self.retention, need=need)
         if await self.run(self._store.used_bytes) < limit:
-            self._set_waiting(None)
             return None
         if self.config.on_full == "drop_oldest":
             removed = await self.run(self._store.retirer.drop_oldest, need)
@@ -182,14 +191,11 @@ class ServedTopic(TopicState):
                 log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
             leased = None if removed.bytes >= need else await self.run(self._leased)
             if leased is None:
-                self._set_waiting(None)
                 return None
             slow = leased
         else:
             slow = await self.run(self._slowest)
-        self._set_waiting(f"the spool is full ({limit} bytes); {slow}")
-        await self.acked.wait(wait)
-        return self.waiting
+        return f"the spool is full ({limit} bytes); {slow}"[:MAX_WAITING]
 
     def mark_ack_wait(self, missing: list[str]) -> None:
         """Tell subscribers which acknowledgements the publisher waits for; an empty list: for none."""
@@ -275,14 +281,25 @@ class ServedTopic(TopicState):
         Raises:
             ConfigError: see :meth:`require_appendable`.
             SchemaMismatch: see :meth:`TopicLog.append`. The others are those of :meth:`seal`.
+            SpoolFull: there is no room; ``fields["reason"]`` is ``NO_ROOM``.
         """
         self.require_appendable()
         self._require_size(batch, segments)
 
         def work() -> Position:
-            return self._store.append(batch, segments, schema, writing=self.writing, marks=marks)
+            if not self.has_room():
+                raise _NoRoomError
+            return self._store.append(batch, segments, schema, marks=marks, end_again=not self.publishing)
 
-        return (await self._sealing(batch, segments, work))[0]
+        try:
+            return (await self._sealing(batch, segments, work))[0]
+        except _NoRoomError as error:
+            raise SpoolFull(
+                f"topic {self.topic!r}: the spool is full ({self.config.spool_max_bytes} bytes), and nothing is "
+                "published next to its publisher; ask for room first",
+                topic=self.topic,
+                reason=NO_ROOM,
+            ) from error
 
     def require_appendable(self) -> None:
         """See that appenders may publish next to the topic's publisher.
@@ -291,8 +308,17 @@ class ServedTopic(TopicState):
         waits for that between two batches. A batch of an appender in between would make it wrong.
 
         Raises:
-            ConfigError: the publisher has ``acks=all``, and is not closed.
+            ConfigError: the publisher has ``acks=all``, and is not closed; or what is served here without its publisher
+                is not the newest spool of the topic.
         """
+        if self._store.superseded:
+            raise ConfigError(
+                f"topic {self.topic!r}: its spool in {self._store.directory} is not the newest one: the topic was "
+                "published from another place since, or its coordinator failed to start; nothing was published. Run "
+                "this on the host, and with the jobpipe.spool.dir, of its last publisher, or start its publisher here",
+                topic=self.topic,
+                key="spool.dir",
+            )
         if self.publishing and self._keep_recovery_point is not None:
             raise ConfigError(
                 f"topic {self.topic!r}: its publisher, {self.asked.name!r}, has acks=all, so nothing can be published "

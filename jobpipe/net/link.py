@@ -120,6 +120,10 @@ class Link(Pump):
         identity, but never refused for exceeding it.
         """
         self.proven = True
+        self.allow_large_requests()
+
+    def allow_large_requests(self) -> None:
+        """Let the peer's requests be as large as the protocol allows; the budget of its identity bounds them all."""
         self._wire.request_limit = CONTROL_LIMIT
 
     async def ping(self, timeout: float) -> None:

@@ -40,6 +40,12 @@ MAX_REQUIRED = 1000
 MAX_HOSTS = 100_000
 MAX_WRITERS = 1000  # queries and batch writes of one application that write a topic at the same time
 MAX_SUBSCRIPTIONS = 100_000
+MAX_APPENDED = 8 * 1024 * 1024  # bytes of a batch of an appender, all of which travel with its seal
+MAX_SEGMENTS_APPENDED = 10_000
+
+NO_ROOM = "room"  # the reason, in a SpoolFull, for which an appender asks for room again
+APPENDER = "appender"
+"""The role of who publishes next to a topic's publisher."""
 
 WriteId = Annotated[str, Text(64, 1, pattern="[0-9a-f]*", words="a write id")]
 
@@ -190,16 +196,10 @@ class Admitted(Fields):
 
 @message
 class Appending(Fields):
-    """What an appender must know besides, to write a batch.
-
-    Attributes:
-        partitions, partitioner: of the newest batch; the batch must have the same.
-        ticket: lets it send files of the batch to the data process.
-    """
+    """What an appender must know to write a batch: partitions and partitioner of the newest one. It has the same."""
 
     partitions: Annotated[int, Whole(1, MAX_PARTITION)]
     partitioner: FreeText
-    ticket: Secret
 
 
 @message
@@ -211,8 +211,8 @@ class BeginReply(Fields):
         last: of the same query; None if it has sealed nothing.
         newest: of any query, told where the query has sealed nothing.
         full: why there is no room; None if there is.
-        admitted: None for a batch that is sealed, and where there is no room.
-        appending: for an appender, with ``admitted``.
+        admitted: None for a batch that is sealed, where there is no room, and for an appender.
+        appending: for an appender, in place of ``admitted``.
     """
 
     epoch: Count

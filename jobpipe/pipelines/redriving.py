@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, SchemaMismatch, TopicNotFound
+from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, RowTooLarge, SchemaMismatch, TopicNotFound
 from jobpipe.pipelines.source_rows import RowReader
 from jobpipe.publisher.appender import Make, NewRows, Shape
 from jobpipe.store.batches import APPENDERS
@@ -217,6 +217,10 @@ class Redrive:
             except AlreadyRedriven as error:
                 log.info("%s", error)
                 continue
+            except RowTooLarge as error:
+                self.outcome.already += already
+                self._publish_halves(topic, waiting, letters, error)
+                return
             waiting.batches += 1
             gone = {each.letter.source for each in batch.left}
             if self._dry_run:
@@ -227,6 +231,15 @@ class Redrive:
             self.outcome.leave(batch.left)
             return
         raise AlreadyRedriven(f"topic {topic!r}: other redrives publish the same rows again and again", topic=topic)
+
+    def _publish_halves(self, topic: str, waiting: _Waiting, letters: list[Letter], error: RowTooLarge) -> None:
+        """Publish what is too large for one batch; leave a letter whose row alone is."""
+        if len(letters) == 1:
+            self.outcome.leave([Left(letters[0], error.message)])
+            return
+        half = len(letters) // 2
+        for part in (letters[:half], letters[half:]):
+            self._publish(topic, waiting, part)
 
     def _not_yet(self, topic: str, waiting: _Waiting, letters: list[Letter]) -> list[Letter]:
         """Return the letters whose rows were not published again yet, the first one of each row."""

@@ -19,13 +19,14 @@ import pyarrow as pa
 from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.node import TravellingCredentials
-from jobpipe.errors import CheckpointTooOld, Fenced, SchemaMismatch, SpoolError
+from jobpipe.errors import CheckpointTooOld, Fenced, RowTooLarge, SchemaMismatch, SpoolFull
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Attempts, Deadline
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.publishing import (
+    MAX_APPENDED,
+    NO_ROOM,
     BeginReply,
     BeginRequest,
     RedrivenReply,
@@ -36,9 +37,12 @@ from jobpipe.operations.publishing import (
 )
 from jobpipe.operations.reading import SchemaReply, SchemaRequest
 from jobpipe.publisher.messages import WaitLogger, spool_full
-from jobpipe.publisher.target import WriteTarget
-from jobpipe.store.index import INLINE_MAX
+from jobpipe.publisher.readable import readable_pieces
+from jobpipe.store.files import SegmentSink, new_write_id
+from jobpipe.store.index import SegmentInfo
+from jobpipe.store.partitioned import PartitionedWriter
 from jobpipe.store.redriven import MARKS, SourceRow
+from jobpipe.store.segment import SegmentFile
 from jobpipe.wire.messages import Hello
 
 log = logging.getLogger(__name__)
@@ -132,6 +136,7 @@ class Appender:
 
         Raises:
             AlreadyRedriven: a row that is to be marked was published again already.
+            RowTooLarge: all of it together has more bytes than one batch of an appender may have.
             SpoolFull: there is no room within ``acks.timeout``.
             ConfigError: the topic's publisher has ``acks=all``.
             TopicNotFound: no coordinator serves the topic within ``discovery.timeout``.
@@ -147,8 +152,8 @@ class Appender:
                 if "reason" not in error.fields or attempt == TRIES:
                     raise
                 log.info("%s", error)
-            except SpoolError as error:
-                if "write_id" not in error.fields or attempt == TRIES:
+            except SpoolFull as error:
+                if error.fields.get("reason") != NO_ROOM or attempt == TRIES:
                     raise
                 log.info("%s", error)
         raise AssertionError("unreachable")
@@ -167,23 +172,50 @@ class Appender:
         begun = self._begin(batch_id)
         if begun.appending is None:
             return False
-        schema, target = self._schema(), self._target(begun)
-        made = make(Shape(target.partitions, schema.arrow, schema.spark))
-        if made is None:
+        schema, shape = self._schema(), begun.appending
+        made = make(Shape(shape.partitions, schema.arrow, schema.spark))
+        segments = () if made is None else self._segments(made, shape.partitions)
+        if made is None or not segments:
             return True
         request = SealRequest(
             query_id=self._query_id,
             batch_id=batch_id,
-            run_id=target.write_id,  # each attempt is a run of its own: the same number is a repetition, no mistake
-            write_id=target.write_id,
+            run_id="",
+            write_id=new_write_id(),
             schema=Schema(schema.arrow, schema.spark),
-            partitions=target.partitions,
-            partitioner=begun.appending.partitioner,
-            segments=tuple(target.write(made.schema, made.rows, "0")),
+            partitions=shape.partitions,
+            partitioner=shape.partitioner,
+            segments=segments,
             redriven=tuple(map(RedrivenRow.of, made.marks)),
         )
         self._call(request)
         return True
+
+    def _segments(self, made: NewRows, partitions: int) -> tuple[SegmentInfo, ...]:
+        """Return the segments with their bytes: an appender writes no files.
+
+        Raises:
+            RowTooLarge: they do not fit into a request.
+        """
+        file = SegmentFile("", self._refuse, inline_max=MAX_APPENDED)
+        writer = PartitionedWriter(
+            made.schema, file, partitions=partitions, compression=self._config.segment_compression, memory=MAX_APPENDED
+        )
+        try:
+            for batch, partition in readable_pieces(self.topic, made.rows):
+                writer.write(batch, partition)
+            return tuple(writer.finish(fsync=False))
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _refuse(self) -> SegmentSink:
+        raise RowTooLarge(
+            f"topic {self.topic!r}: rows that are published next to its publisher come in batches of at most "
+            f"{MAX_APPENDED} bytes, and this one has more; nothing of it was published",
+            topic=self.topic,
+            limit=MAX_APPENDED,
+        )
 
     def _begin(self, batch_id: int) -> BeginReply:
         deadline, waits = Deadline(self._config.acks_timeout), WaitLogger(self.topic)
@@ -195,25 +227,6 @@ class Appender:
             if deadline.passed:
                 raise spool_full(self.topic, self._config.acks_timeout, reply.full or "")
             time.sleep(deadline.left(PAUSE_SECONDS))
-
-    def _target(self, begun: BeginReply) -> WriteTarget:
-        assert begun.admitted is not None and begun.appending is not None  # noqa: S101, PT018 - _begin has seen them
-        config = self._config
-        return WriteTarget(
-            topic=self.topic,
-            directory=str(config.spool_dir / self.topic),
-            instance=begun.admitted.instance,
-            data=begun.admitted.data,
-            tls=TravellingCredentials.of(config),
-            plaintext=config.allow_plaintext,
-            write_id=begun.admitted.write_id,
-            partitions=begun.appending.partitions,
-            segment_max_bytes=config.segment_max_bytes,
-            compression=config.segment_compression,
-            fsync=config.fsync,
-            inline_max=INLINE_MAX,
-            ticket=begun.appending.ticket,
-        )
 
     # -- link ----------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from jobpipe.errors import DataLoss
+from jobpipe.errors import DataLoss, SpoolError
 from jobpipe.store.database import Database
 from jobpipe.store.index import SegmentIndex
 from jobpipe.store.position import Position, prefix
 
 ONCE = "once:"  # begins the ids of queries that publish in one process, or one run, and never come again
 APPENDERS = f"{ONCE}append:"  # begins the ids of appenders: who publish next to a topic's publisher
+APPENDERS_KEPT = 10_000
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,21 @@ class Batches:
             "INSERT OR REPLACE INTO queries SELECT ?, ?, ?, ?, ?, CASE WHEN ? THEN uptime END FROM meta",
             *(query_id, last.batch_id, last.n, last.run_id, last.write_id, query_id.startswith(ONCE)),
         )
+
+    def require_room_for_appender(self, query_id: str) -> None:
+        """See that an appender's id may be remembered. One is forgotten a week after its last batch.
+
+        Raises:
+            SpoolError: too many are.
+        """
+        ids = f"query_id GLOB '{APPENDERS}*'"
+        known = int(self._db.value(f"SELECT count(*) FROM queries WHERE {ids} AND query_id != ?", query_id))  # noqa: S608
+        if known >= APPENDERS_KEPT:
+            raise SpoolError(
+                f"topic {self.topic!r}: {known} redrives and replays published to it in the last days, and no more are "
+                "remembered, so that none publishes twice; nothing of this batch was published. Try again in some days",
+                topic=self.topic,
+            )
 
     def newest_query(self) -> dict[str, Any] | None:
         """Which query sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None.

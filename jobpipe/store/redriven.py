@@ -68,10 +68,20 @@ class Redriven:
         """Store marks, and forget some that are old. Inside the transaction that seals the rows.
 
         Raises:
+            AlreadyRedriven, SpoolError: as :meth:`check`.
+        """
+        self._forget(uptime)
+        self.check(rows)
+        self._most = (self._most or 0) + len(rows)
+        self._db.execute_many("INSERT INTO redriven VALUES (?, ?, ?, ?, ?)", [(*_key(row), uptime) for row in rows])
+
+    def check(self, rows: Sequence[SourceRow]) -> None:
+        """See that rows may be marked.
+
+        Raises:
             AlreadyRedriven: some of the rows are marked; says how many.
             SpoolError: the topic has too many marks.
         """
-        self._forget(uptime)
         if marked := self.marked(rows):
             raise AlreadyRedriven(
                 f"topic {self._topic!r}: {len(marked)} of {len(rows)} rows were published again already, the first one "
@@ -90,8 +100,6 @@ class Redriven:
                 topic=self._topic,
                 marks=self._most,
             )
-        self._most += len(rows)
-        self._db.execute_many("INSERT INTO redriven VALUES (?, ?, ?, ?, ?)", [(*_key(row), uptime) for row in rows])
 
     def _forget(self, uptime: float) -> None:
         self._db.execute(

@@ -12,12 +12,13 @@ from jobpipe.errors import SpoolError
 APPLICATION = 0x4A504950  # "JPIP"
 FORMAT = 9
 _TABLES = """
+-- superseded: the registry knew a higher epoch when the log was last served without a publisher; see take_over.
 CREATE TABLE meta(
     one INTEGER PRIMARY KEY CHECK (one = 1), log_id TEXT NOT NULL, topic TEXT NOT NULL, created REAL NOT NULL,
     epoch INTEGER NOT NULL DEFAULT 0, uptime REAL NOT NULL DEFAULT 0,
     next_n INTEGER NOT NULL DEFAULT 0, total_rows INTEGER NOT NULL DEFAULT 0, total_bytes INTEGER NOT NULL DEFAULT 0,
     sealed_ms INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, schema_id INTEGER,
-    namespace TEXT, removed_ms INTEGER NOT NULL DEFAULT 0);
+    namespace TEXT, removed_ms INTEGER NOT NULL DEFAULT 0, superseded INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE epochs(
     epoch INTEGER PRIMARY KEY, first_n INTEGER NOT NULL, publisher TEXT NOT NULL, started REAL NOT NULL);
 CREATE INDEX epochs_by_n ON epochs(first_n, epoch);

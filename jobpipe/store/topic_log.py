@@ -67,6 +67,7 @@ class TopicLog:
         retirer: Removes what no reader needs.
         hosts: What host servers keep.
         recovery: Where the log continues after its spool is lost.
+        superseded: It was served without its publisher, and the topic may go on in a newer spool.
         write_token: The token of this log at host servers; set by :meth:`take_over`.
     """
 
@@ -105,6 +106,7 @@ class TopicLog:
         if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
             self.make_room(reserve=True)
         self.write_token = ""
+        self.superseded = bool(database.value("SELECT superseded FROM meta"))
         self._shorten_at = 0.0
         self._taken = False
         self._closed = False
@@ -186,8 +188,12 @@ class TopicLog:
 
     # -- epoch ---------------------------------------------------------------------------------------------------------
 
-    def take_over(self, epoch: int, publisher: str) -> None:
+    def take_over(self, epoch: int, publisher: str, *, serve: bool = False) -> None:
         """Set the log's epoch. From now on a TopicLog of a lower epoch gets Fenced when it changes the log.
+
+        Args:
+            serve: It has no publisher, so it says nothing new of where the topic is published. An epoch that is not the
+                next one then means that the topic was published from another spool since: :attr:`superseded`.
 
         Raises:
             Fenced: the stored epoch is not lower.
@@ -201,13 +207,15 @@ class TopicLog:
                     epoch=epoch,
                     newest=stored,
                 )
-            self._db.execute("UPDATE meta SET epoch = ?", epoch)
+            superseded = serve and (epoch > stored + 1 or self.superseded)
+            self._db.execute("UPDATE meta SET epoch = ?, superseded = ?", epoch, int(superseded))
             self._db.execute(
                 "INSERT INTO epochs VALUES (?, ?, ?, ?)", epoch, self.batches.next_n(), publisher, self.clock.wall()
             )
             self.leases.clip()
             token = self.hosts.write_token()
         self._db.epoch = epoch
+        self.superseded = superseded
         self.write_token = token
         self._taken = True
         self.subscriptions.reload()
@@ -271,6 +279,7 @@ class TopicLog:
         *,
         writing: Container[str] | None = None,
         marks: Sequence[SourceRow] = (),
+        end_after: bool = False,
     ) -> Position:
         """Make the batch visible, durably, together with pending acknowledgements; return the position after it.
 
@@ -283,6 +292,7 @@ class TopicLog:
                 files, its own write id must be among them: the files of any other id may have been removed, or a host
                 server may be about to do so. None skips this check.
             marks: Which rows of the topic the batch publishes again.
+            end_after: An end mark follows it.
 
         Raises:
             AlreadyRedriven: one of these was published again before; nothing is sealed.
@@ -311,6 +321,8 @@ class TopicLog:
         segments, was_undecided = self._sealer.check(batch, segments), self.recovery.undecided is not None
         with self._db.write():
             position = self._sealer.insert(batch, segments)
+            if end_after:
+                self._sealer.insert(NewBatch.end_mark(batch.partitions), [])
             if marks:
                 self.redriven.mark(marks, self.clock.uptime)
             self.subscriptions.write()
@@ -325,13 +337,18 @@ class TopicLog:
         segments: list[SegmentInfo],
         schema: tuple[bytes, str | None],
         *,
-        writing: Container[str] | None = None,
         marks: Sequence[SourceRow] = (),
+        end_again: bool = False,
     ) -> Position:
         """Seal a batch as :meth:`seal`, of an appender, which publishes next to the topic's publisher.
 
         It must have the newest schema, and the partitions of the newest batch: what comes later is the publisher's to
-        decide.
+        decide. All its segments are inline.
+
+        Args:
+            marks: As for :meth:`seal`.
+            end_again: There is no publisher. If the topic has ended, another end mark follows, in the same transaction:
+                else its readers would wait for more.
 
         Raises:
             SchemaMismatch: it has others; ``fields["reason"]`` is ``CHANGED``. Nothing is sealed.
@@ -357,7 +374,10 @@ class TopicLog:
                 topic=self.topic,
                 reason=CHANGED,
             )
-        return self.seal(replace(batch, schema_id=newest[0]), segments, writing=writing, marks=marks)
+        self.redriven.check(marks)  # before anything is written to a file
+        self.batches.require_room_for_appender(batch.query_id)
+        end = end_again and self.batches.ended()
+        return self.seal(replace(batch, schema_id=newest[0]), segments, marks=marks, end_after=end)
 
     def seal_parts(self, parts: Sequence[SegmentPart], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
         """Seal what tasks of flow jobs publish, and move their cursors; see :meth:`PartSealer.seal`."""

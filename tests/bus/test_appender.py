@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.errors import AlreadyRedriven, JobpipeError
+from jobpipe.errors import AlreadyRedriven, JobpipeError, RowTooLarge
 from jobpipe.publisher.appender import Appender, Make, NewRows, Shape
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.stand_in import StandIn
@@ -18,6 +18,7 @@ from jobpipe.store.batches import APPENDERS
 from jobpipe.store.redriven import SourceRow
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.bus.kit import Bus, coordinator_of, kill, publish, read
+from tests.troubleshooting import on_page
 
 
 def rows_of(rows: NumberedRows, batch_id: int, marks: tuple[SourceRow, ...] = ()) -> Make:
@@ -46,11 +47,10 @@ def appender(config: Config, topic: str) -> Appender:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["inline", "in files", "uploaded"])
-def test_batches_of_a_publisher_and_an_appender(bus: Bus, tmp_path: Path, way: str) -> None:
-    """An appender that does not reach the spool sends its files to the data process."""
-    payload = 16 if way == "inline" else 4000
-    config = bus.config({"spool.dir": str(tmp_path / "elsewhere")} if way == "uploaded" else None)
+@pytest.mark.parametrize("payload", [16, 4000, 80_000])
+def test_batches_of_a_publisher_and_an_appender(bus: Bus, tmp_path: Path, payload: int) -> None:
+    """All of a batch travels with its seal: some KiB go into the catalog, more, up to 8 MiB, into a file."""
+    config = bus.config({"spool.dir": str(tmp_path / "elsewhere")})
     rows = NumberedRows(bus.topic, partitions=2, rows=20, payload=payload)
     publisher = bus.publisher(parallelism=2)
     subscription = bus.subscribe("billing")
@@ -139,6 +139,18 @@ def test_publishers_that_come_and_go(own_bus: Bus) -> None:
     checker = Checker(rows, bus.journal)
     read(subscription, checker, 30)
     checker.check()
+
+
+def test_a_batch_that_is_too_large(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = NumberedRows(bus.topic, rows=20, payload=100)
+    publish(bus.publisher(), rows, bus.journal, [0])
+    with appender(bus.config(), bus.topic) as beside:
+        with monkeypatch.context() as patch:
+            patch.setattr("jobpipe.publisher.appender.MAX_APPENDED", 1000)
+            with pytest.raises(RowTooLarge) as refused:
+                beside.append(1, rows_of(rows, 1))
+        on_page(refused.value, "RowTooLarge: topic '…': rows that are published next to its publisher come in batches")
+        assert beside.append(1, rows_of(rows, 1))
 
 
 def _append(beside: Appender, rows: NumberedRows, journal: Journal, number: int) -> None:

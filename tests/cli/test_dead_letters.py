@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,30 @@ def test_what_a_letter_says_is_not_enough(
     for why in ("not a topic name: 'a b'", "topic 'gone'"):  # which keep no other letter back
         assert why in last.stderr
     refunds.close()
+
+
+def test_a_spool_that_is_not_the_newest(run: Run, file: str, config: Config, source: Publisher, tmp_path: Path) -> None:
+    """The topic was published from another host since: what this one gets would never come to its subscribers."""
+    source.close()
+    end_coordinators()
+    dead = Publisher(DEAD, config=config, name="bills")
+    send(dead, 0, letter(1))
+    assert run(*REDRIVE, "shop/bills", file=file).exit_code == 0
+    send(dead, 1, letter(2))
+    dead.close()
+    end_coordinators()
+    there = Publisher("orders", config=replace(config, spool_dir=tmp_path / "there"), name="shop", parallelism=2)
+    there.seal("shop", 1, [orders([200]), orders([])], run_id="r2")
+    there.close()
+    end_coordinators()
+    for _ in range(2):  # serving it draws an epoch, and still it is not the newest
+        result = run(*REDRIVE, "shop/bills", "--from", "1", file=file)
+        assert (result.exit_code, result.stdout) == (1, "published nothing\n")
+        on_page(result.stderr, "topic '…': its spool in … is not the newest one")
+        end_coordinators()
+    Publisher("orders", config=config, name="shop", parallelism=2).close()
+    end_coordinators()
+    assert run(*REDRIVE, "shop/bills", "--from", "1", file=file).exit_code == 0
 
 
 def test_two_letters_of_one_row(run: Run, file: str, source: Publisher, dead: Publisher) -> None:

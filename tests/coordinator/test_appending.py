@@ -14,12 +14,14 @@ from jobpipe.errors import (
     RemoteProtocolError,
     SchemaMismatch,
     SpoolError,
+    SpoolFull,
     TopicNotFound,
 )
-from jobpipe.net.capability import write_ticket
+from jobpipe.operations import publishing
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.fields import RequestFor
 from jobpipe.operations.publishing import (
+    NO_ROOM,
     BeginReply,
     BeginRequest,
     CloseRequest,
@@ -31,11 +33,15 @@ from jobpipe.operations.publishing import (
     SealReply,
     SealRequest,
 )
+from jobpipe.store import batches
 from jobpipe.store.batches import APPENDERS
+from jobpipe.store.files import new_write_id
+from jobpipe.store.index import INLINE_MAX
 from jobpipe.store.topic_log import TopicLog
 from tests.coordinator.kit import World, run
 from tests.coordinator.test_prepared import JOB, SMALL, A, Asking
 from tests.store.build import SCHEMA, rows, written
+from tests.troubleshooting import on_page
 
 QUERY = f"{APPENDERS}x"
 
@@ -70,13 +76,12 @@ class Beside(Asking):
 
     def sealing(self, number: int, begun: BeginReply, segments: tuple[Any, ...], *marks: tuple[int, int]) -> Any:
         """Return the request that seals a batch."""
-        assert begun.admitted is not None
         assert begun.appending is not None
         return SealRequest(
             query_id=QUERY,
             batch_id=number,
-            run_id=begun.admitted.write_id,
-            write_id=begun.admitted.write_id,
+            run_id="",
+            write_id=new_write_id(),
             schema=Schema(SCHEMA.serialize().to_pybytes(), None),
             partitions=begun.appending.partitions,
             partitioner=begun.appending.partitioner,
@@ -84,11 +89,10 @@ class Beside(Asking):
             redriven=marked(*marks),
         )
 
-    async def append(self, number: int, *marks: tuple[int, int], inline: bool = True) -> SealReply:
+    async def append(self, number: int, *marks: tuple[int, int]) -> SealReply:
         """Publish as many rows as are marked, or one."""
         begun = await self.begin(number)
-        assert begun.admitted is not None
-        segments = await self.small(begun.admitted.write_id, number, inline=inline, count=max(1, len(marks)))
+        segments = await self.small(new_write_id(), number, count=max(1, len(marks)))
         reply: SealReply = await self.beside(self.sealing(number, begun, segments, *marks))
         return reply
 
@@ -104,7 +108,7 @@ def test_batches_of_both_in_turn(world: World) -> None:
         await asking.open()
         for number in range(3):
             assert (await asking.publish(number)).position.n == 2 * number + 1
-            reply = await asking.append(number, (number, 0), inline=number != 1)
+            reply = await asking.append(number, (number, 0))
             assert (reply.position.n, reply.admitted) == (2 * number + 2, None)
         assert asking.queries() == ["q", QUERY] * 3
         assert asking.topic.store.batches.shape(6).first_n == 0  # type: ignore[union-attr]
@@ -124,7 +128,7 @@ def test_the_publishers_batch_in_progress_is_left_alone(world: World) -> None:
         assert sealed.admitted is not None
         write_id = sealed.admitted.write_id
         segments = await asking.write(write_id, 1)
-        await asking.append(0, inline=False)
+        await asking.append(0)
         assert await asking.swept() == 0
         assert (await asking.seal("q", 1, write_id, segments)).position.n == 3
 
@@ -137,11 +141,9 @@ def test_it_is_told_what_it_needs_and_no_more(world: World) -> None:
         await asking.open()
         await asking.publish(0)
         begun = await asking.begin(0)
-        assert begun.admitted is not None
         assert begun.appending is not None
         assert (begun.appending.partitions, begun.appending.partitioner) == (2, "hash")
-        assert begun.appending.ticket == write_ticket(JOB, "orders", begun.admitted.write_id)
-        assert (begun.admitted.hosts, begun.newest) == ((), None)
+        assert (begun.admitted, begun.newest) == (None, None)
 
     run(scenario())
 
@@ -176,8 +178,7 @@ def test_it_cannot_take_a_publishers_number(world: World) -> None:
         await asking.open()
         await asking.publish(0)
         begun = await asking.begin(0)
-        assert begun.admitted is not None
-        request = asking.sealing(0, begun, await asking.small(begun.admitted.write_id, 1))
+        request = asking.sealing(0, begun, await asking.small(new_write_id(), 1))
         for query in ("q", "", "once:q", "once:append-x", "append:x"):
             with pytest.raises(NotAuthorized, match="query id"):
                 await asking.begin(1, query)
@@ -208,8 +209,7 @@ def test_a_row_is_marked_once(world: World) -> None:
         assert begun.last is not None  # as it learns whose answer was lost
         assert (begun.last.batch_id, begun.last.position.n, begun.admitted) == (1, 3, None)
         begun = await asking.begin(2)
-        assert begun.admitted is not None
-        segments = await asking.small(begun.admitted.write_id, 2, count=2)
+        segments = await asking.small(new_write_id(), 2, count=2)
         for given, said in (((5, 0),), 1), (((5, 0), (5, 0)), 1), (((5, 0), (5, 1), (5, 2)), 3):
             with pytest.raises(RemoteProtocolError, match=f"a batch of 2 rows marks {said}"):
                 await asking.beside(asking.sealing(2, begun, segments, *given))
@@ -224,8 +224,7 @@ def test_a_schema_that_changed_meanwhile(world: World) -> None:
         await asking.open()
         await asking.publish(0)
         begun = await asking.begin(0)
-        assert begun.admitted is not None
-        segments = await asking.small(begun.admitted.write_id, 1)
+        segments = await asking.small(new_write_id(), 1)
         more = SCHEMA.append(SCHEMA.field(0).with_name("more"))
         await asking.ask(DeclareRequest(None, more.serialize().to_pybytes()))
         with pytest.raises(SchemaMismatch):
@@ -244,12 +243,11 @@ def test_beside_acks_all_it_is_refused(world: World) -> None:
         await asking.open(required=("billing",))
         await asking.publish(0)
         begun = await asking.begin(0)
-        assert begun.admitted is not None
         asking.topic._keep_recovery_point = lambda _: None
         with pytest.raises(ConfigError, match="acks=all"):
             await asking.begin(0)
         with pytest.raises(ConfigError, match="acks=all"):
-            await asking.beside(asking.sealing(0, begun, await asking.small(begun.admitted.write_id, 0)))
+            await asking.beside(asking.sealing(0, begun, await asking.small(new_write_id(), 0)))
 
     run(scenario())
 
@@ -260,11 +258,15 @@ def test_a_topic_that_is_served_without_its_publisher(world: World) -> None:
         await asking.open()
         await asking.publish(0)
         await asking.ask(CloseRequest(final=True))
-        assert (await asking.append(0, (1, 0))).position.n == 3  # after the end mark
+        assert (await asking.append(0, (1, 0))).position.n == 3  # after the end mark, and before another one
+        assert (asking.topic.head.n, asking.topic.ended) == (4, True)  # else readers would wait for more
         await asking.ask(asking.order(serve=True))
-        assert (await asking.append(1, (2, 0))).position.n == 4
+        assert (await asking.append(1, (2, 0))).position.n == 5
+        assert (asking.topic.head.n, asking.topic.ended) == (6, True)
         await asking.ask(asking.order())
-        assert (await asking.publish(1)).position.n == 5
+        assert (await asking.append(2, (3, 0))).position.n == 7
+        assert not asking.topic.ended  # its publisher will say when
+        assert (await asking.publish(1)).position.n == 8
 
     run(scenario())
 
@@ -301,20 +303,113 @@ def test_a_topic_that_is_not_served_here(world: World) -> None:
     run(scenario())
 
 
-def test_files_of_a_coordinator_before_this_one(world: World) -> None:
-    """It does not know the write id: the file may have been swept, so the batch is written again."""
+def test_it_writes_no_file(world: World) -> None:
+    """Files would have to be counted, kept from a sweep, and removed when it goes; what it sends may become one."""
 
     async def scenario() -> None:
         asking = Beside(world)
         await asking.open()
         await asking.publish(0)
         begun = await asking.begin(0)
-        assert begun.admitted is not None
-        segments = await asking.small(begun.admitted.write_id, 1, inline=False)
-        asking.topic.writing.discard(begun.admitted.write_id)
-        with pytest.raises(SpoolError, match="may have been removed"):
-            await asking.beside(asking.sealing(0, begun, segments))
-        assert (await asking.append(0, inline=False)).position.n == 2
+        for wrong in (
+            await asking.small(new_write_id(), 1, inline=False),
+            tuple(replace(each, host="h", file="x-0.seg", data=None) for each in await asking.small(new_write_id(), 1)),
+        ):
+            with pytest.raises(RemoteProtocolError, match="travel with the request"):
+                await asking.beside(asking.sealing(0, begun, wrong))
+        large = await asking.small(new_write_id(), 1, count=2000) + await asking.small(new_write_id(), 50, count=2000)
+        assert sum(segment.length for segment in large) > INLINE_MAX
+        assert (await asking.beside(asking.sealing(0, begun, large))).position.n == 2
+        assert await asking.swept() == 1  # what was refused above; not what was sealed
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("cap", "value", "said"),
+    [("MAX_APPENDED", 100, "at most 100 bytes"), ("MAX_SEGMENTS_APPENDED", 0, "in 0 segments")],
+)
+def test_how_large_a_batch_may_be(
+    world: World, monkeypatch: pytest.MonkeyPatch, cap: str, value: int, said: str
+) -> None:
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        request = asking.sealing(0, begun, await asking.small(new_write_id(), 1))
+        with pytest.raises(RemoteProtocolError, match="of 0 rows"):  # which could fill the catalog
+            await asking.beside(replace(request, segments=()))
+        with monkeypatch.context() as patch:
+            patch.setattr(publishing, cap, value)
+            with pytest.raises(RemoteProtocolError, match=said):
+                await asking.beside(request)
+        assert (await asking.beside(request)).position.n == 2
+
+    run(scenario())
+
+
+def test_it_takes_no_write_id_of_others(world: World) -> None:
+    """Under the publisher's, its next seal would fail; and one of its own may come twice."""
+
+    async def scenario() -> None:
+        asking = Beside(world)
+        await asking.open()
+        sealed = await asking.publish(0)
+        assert sealed.admitted is not None
+        write_id = sealed.admitted.write_id
+        segments = await asking.write(write_id, 1)
+        begun = await asking.begin(0)
+        for number in (0, 1):
+            request = asking.sealing(number, begun, await asking.small(new_write_id(), 2))
+            assert (await asking.beside(replace(request, write_id=write_id))).position.n == 2 + number
+        assert (await asking.beside(replace(request, write_id=write_id))).position.n == 3  # its answer was lost
+        for _ in range(1001):  # more than a publisher may have writers
+            await asking.begin(9)
+        assert await asking.swept() == 0
+        assert (await asking.seal("q", 1, write_id, segments)).position.n == 4
+
+    run(scenario())
+
+
+def test_room_is_asked_for_as_it_is_sealed(world: World) -> None:
+    """Many may have begun while there was some. What an appender waits for is not told as the publisher's wait."""
+
+    async def scenario() -> None:
+        asking = Beside(world, **SMALL)
+        await asking.open(min_subscribers=1)
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        number = 0
+        while asking.topic.store.used_bytes() < asking.topic.config.spool_max_bytes:
+            await asking.beside(asking.sealing(number, begun, await asking.small(new_write_id(), number)))
+            number += 1
+        request = asking.sealing(number, begun, await asking.small(new_write_id(), number))
+        with pytest.raises(SpoolFull, match="ask for room first") as refused:
+            await asking.beside(request)
+        assert (refused.value.fields["reason"], number > 0) == (NO_ROOM, True)
+        assert "is full" in ((await asking.begin(number)).full or "")
+        assert asking.topic.waiting is None
+        await asking.topic.run(asking.topic.store.retirer.drop_oldest, 1000)
+        assert (await asking.append(number)).position.n == asking.topic.head.n
+
+    run(scenario())
+
+
+def test_its_ids_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(batches, "APPENDERS_KEPT", 2)
+        asking = Beside(world)
+        await asking.open()
+        await asking.publish(0)
+        begun = await asking.begin(0)
+        for number, name in enumerate("abba"):
+            request = asking.sealing(number, begun, await asking.small(new_write_id(), number))
+            await asking.beside(replace(request, query_id=APPENDERS + name))
+        with pytest.raises(SpoolError) as refused:
+            await asking.beside(replace(request, query_id=APPENDERS + "c"))
+        on_page(refused.value, "SpoolError: topic '…': … redrives and replays published to it in the last days")
+        assert (await asking.publish(1)).position.n == 6
 
     run(scenario())
 

@@ -12,6 +12,7 @@ from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.net.capability import write_ticket
 from jobpipe.store.batches import APPENDERS
+from jobpipe.store.files import new_write_id
 from jobpipe.testing import SCHEMA
 from jobpipe_registry.records import OwnerRecord
 from tests.explore import world_asking as asking
@@ -215,15 +216,11 @@ async def _append(stage: Stage) -> Any:
     link = stage.a.link("appender")
     begun = (await stage.a.answer(link, "begin", {"query_id": APPENDER, "batch_id": number}))[0]
     if begun["last"] is None:
-        segments = stage.write(begun["admitted"]["write_id"], number, inline=stage.kept.get("inline", True))
+        segments = stage.write(new_write_id(), number)
         marks = [{**MARKED, "row": row} for row in range(sum(info.rows for info in segments))]
-        await stage.append(stage.a, link, APPENDER, number, begun["admitted"]["write_id"], segments, marks)
+        await stage.append(stage.a, link, APPENDER, number, new_write_id(), segments, marks)
     stage.batch_id = number + 1
     return (await stage.a.answer(link, "redriven", {"rows": [MARKED]}))[0]
-
-
-async def _in_files(stage: Stage) -> None:
-    stage.kept["inline"] = False
 
 
 def _appended(stage: Stage, result: Any) -> None:
@@ -420,7 +417,6 @@ OPERATIONS: dict[str, Operation] = {
             halfway=True,
         ),
         Operation("append", _append, verify=_appended),
-        Operation("append files", _append, _in_files, _appended),
         Operation("acked", _acked),
         Operation("drained", _drained, verify=_lagging),
         Operation("close", _close_final, verify=_closed, acks=BOTH),

