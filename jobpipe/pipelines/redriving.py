@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -39,6 +40,8 @@ class Target(Protocol):
     """An appender of the topic that rows go back to."""
 
     def shape(self) -> Shape: ...
+
+    def schemas(self) -> Sequence[bytes]: ...
 
     def redriven(self, rows: Sequence[SourceRow]) -> set[SourceRow]: ...
 
@@ -208,7 +211,7 @@ class Redrive:
         for _ in range(TRIES):
             left = self._not_yet(topic, waiting, letters)
             already, letters = already + len(letters) - len(left), left
-            batch = _Batch(topic, letters)
+            batch = _Batch(topic, letters, waiting.target.schemas)
             try:
                 if letters and self._dry_run:
                     batch(waiting.target.shape())
@@ -258,13 +261,15 @@ class _Batch:
         left: letters whose rows are not of the schema.
     """
 
-    def __init__(self, topic: str, letters: list[Letter]) -> None:
+    def __init__(self, topic: str, letters: list[Letter], schemas: Callable[[], Sequence[bytes]]) -> None:
         self.left: list[Left] = []
+        self._schemas = schemas
         self._topic = topic
         self._letters = letters
 
     def __call__(self, shape: Shape) -> NewRows | None:
-        reader = RowReader(self._topic, parse_arrow_schema(self._topic, shape.arrow))
+        parse = partial(parse_arrow_schema, self._topic)
+        reader = RowReader(self._topic, parse(shape.arrow), lambda: map(parse, self._schemas()))
         self.left = []
         parts: dict[int, list[Mapping[str, Any]]] = {}
         taken: list[SourceRow] = []

@@ -24,6 +24,7 @@ from jobpipe.errors import SchemaMismatch, shown
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?", re.ASCII)
 _WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
+_DECIMAL = re.compile(r"-?\d{1,80}(?:\.\d{1,80})?(?:E[+-]?\d{1,3})?", re.ASCII)
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MICROSECOND = timedelta(microseconds=1)
 _Read = Callable[[Any], Any]
@@ -35,12 +36,14 @@ class RowReader:
     Args:
         topic: whose schema.
         schema: of the topic.
+        others: returns the other schemas that the topic has, or had.
 
     Raises:
-        SchemaMismatch: a column has a type whose values JSON does not keep; names it.
+        SchemaMismatch: a column has a type whose values JSON does not keep, or has bytes where it had another type: a
+            text of then would be read as base64. Names it.
     """
 
-    def __init__(self, topic: str, schema: pa.Schema) -> None:
+    def __init__(self, topic: str, schema: pa.Schema, others: Callable[[], Iterable[pa.Schema]] = lambda: ()) -> None:
         self.schema = schema
         self._columns: dict[str, _Read] = {}
         for field in schema:
@@ -48,6 +51,8 @@ class RowReader:
                 if field.name in self._columns:
                     raise ValueError("another column has the same name")
                 self._columns[field.name] = _reader(field)
+                if "binary" in str(field.type):
+                    _require_same(field, others())
             except ValueError as error:
                 raise SchemaMismatch(
                     f"topic {topic!r}, column {field.name!r} of type {field.type}: {error}; dead letters of this topic "
@@ -78,6 +83,18 @@ class RowReader:
         """Return rows that :meth:`values` returned as a record batch."""
         arrays = [pa.array([row[field.name] for row in rows], field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _require_same(field: pa.Field[Any], schemas: Iterable[pa.Schema]) -> None:
+    """See that a column has the same type in all schemas that have it.
+
+    Raises:
+        ValueError: it does not.
+    """
+    for schema in schemas:
+        for other in schema:
+            if other.name == field.name and other.type != field.type:
+                raise ValueError(f"it was of type {other.type} before, and a text does not say which of them it is of")
 
 
 def _taken(name: str, read: _Read, value: Any) -> Any:
@@ -190,7 +207,8 @@ def _decimal(kind: Any) -> _Read:
     most = kind.precision - kind.scale
 
     def read(value: Any) -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, (int, str, Decimal)) or len(str(value)) > 100:
+        text = isinstance(value, str) and _DECIMAL.fullmatch(value) is not None  # Decimal takes "1_0" and " 1 ", too
+        if isinstance(value, bool) or not (text or isinstance(value, (int, Decimal))) or len(str(value)) > 100:
             raise _wrong(value, f"a number of type {kind}")
         found = Decimal(value)
         if not found.is_finite() or (found and (found.adjusted() >= most or _places(found) > kind.scale)):

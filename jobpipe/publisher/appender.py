@@ -96,6 +96,7 @@ class Appender:
         self._query_id = query_id
         self._locator = TopicLocator(config)
         self._link: BlockingLink | None = None
+        self._schemas: list[bytes] = []
         self._hello = Hello(topic=topic, role="appender", instance=uuid.uuid4().hex)
 
     def __enter__(self) -> Appender:
@@ -119,6 +120,12 @@ class Appender:
     def redriven(self, rows: Sequence[SourceRow]) -> set[SourceRow]:
         """Return those of some rows of the topic that were published in it again."""
         return marked_rows(self._call, rows)
+
+    def schemas(self) -> list[bytes]:
+        """Return all schemas that the topic has, or had, as Arrow has them."""
+        while (found := self._call(SchemaRequest(id=len(self._schemas) + 1)).schema) is not None:
+            self._schemas.append(found[0])  # none is ever changed or removed
+        return self._schemas
 
     def shape(self) -> Shape:
         """Return what a batch would look like now, without beginning one: of how many partitions is not known.

@@ -44,6 +44,9 @@ class Topic:
     def shape(self) -> Shape:
         return Shape(1, self.schema.serialize().to_pybytes(), None)
 
+    def schemas(self) -> list[bytes]:
+        return [self.schema.serialize().to_pybytes()]
+
     def redriven(self, rows: Sequence[SourceRow]) -> set[SourceRow]:
         return self.marked & set(rows)
 

@@ -189,3 +189,23 @@ def test_a_type_that_json_does_not_keep() -> None:
     with pytest.raises(SchemaMismatch) as refused:
         RowReader("orders", pa.schema([("took", pa.duration("us"))]))
     on_page(refused.value, "SchemaMismatch: topic '…', column '…' of type …")
+
+
+@pytest.mark.parametrize("text", ["1_0", " 1 ", "1 ", "\u0661", "1e1", "+1", ".5", "NaN", "1E9999"])
+def test_a_decimal_is_written_as_it_is_by_those_who_write_letters(text: str) -> None:
+    """Python's own Decimal takes more."""
+    reader = RowReader("orders", pa.schema([("value", pa.decimal128(10, 2))]))
+    assert reader.values(json.dumps({"value": "1E+1"})) == {"value": Decimal(10)}
+    with pytest.raises(ValueError, match="column value"):
+        reader.values(json.dumps({"value": text}))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.list_(pa.binary())])
+def test_bytes_that_were_texts(kind: Any) -> None:
+    """The text "abcd" of then would come back as three bytes."""
+    now, then = (pa.schema([("id", pa.int64()), ("value", each)]) for each in (kind, pa.string()))
+    RowReader("orders", now, lambda: [now, pa.schema([("id", pa.string())])])
+    with pytest.raises(SchemaMismatch) as refused:
+        RowReader("orders", now, lambda: [then, now])
+    assert refused.value.fields["column"] == "value"
+    assert "was of type string before" in str(refused.value)
