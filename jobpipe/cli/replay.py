@@ -282,7 +282,14 @@ class _Replay:
         """
         from jobpipe.admin import Admin
         from jobpipe.errors import TopicAway, TopicNotFound
+        from jobpipe.store.files import check_topic
+        from jobpipe.store.spools import has_spool, is_blank
 
+        place = self._config.spool_dir / self._into
+        check_topic(self._into)
+        if has_spool(place) and not self._spools.is_served(self._into) and is_blank(place, self._into):
+            self._make_target(start, end)  # a replay was killed before it had told the schema
+            return
         if self._spools.serve(self._into):
             return
         with Admin(self._config) as admin:
@@ -294,6 +301,7 @@ class _Replay:
                 self._make_target(start, end)
 
     def _make_target(self, start: Position, end: Position) -> None:
+        from jobpipe.errors import TopicOwned
         from jobpipe.publisher.attach import end_coordinators
         from jobpipe.publisher.core import Publisher
         from jobpipe.subscriber.checked import parse_arrow_schema
@@ -302,6 +310,9 @@ class _Replay:
         schema = parse_arrow_schema(self._topic, arrow)
         self._stack.callback(end_coordinators)
         config = replace(self._config, acks="stored")
-        publisher = Publisher(self._into, config=config, name="jobpipe replay", parallelism=partitions)
+        try:
+            publisher = Publisher(self._into, config=config, name="jobpipe replay", parallelism=partitions)
+        except TopicOwned:  # by another replay, which tells the schema
+            return
         self._stack.callback(publisher.close)
         publisher.declare(schema, spark)

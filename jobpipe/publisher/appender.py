@@ -166,7 +166,7 @@ class Appender:
         raise AssertionError("unreachable")
 
     def _schema(self) -> SchemaReply:
-        schema = self._call(SchemaRequest())
+        schema = self._call(SchemaRequest(wait=WAIT_SECONDS))  # its publisher may be about to tell it
         if schema.schema is None:
             raise SchemaMismatch(
                 f"topic {self.topic!r} has no schema yet: nothing was published to it, and its publisher was made "

@@ -63,6 +63,19 @@ def has_spool(directory: Path) -> bool:
     return (directory / CATALOG).is_file()
 
 
+def is_blank(directory: Path, topic: str) -> bool:
+    """Tell whether a spool was made, and nothing was published to it, not even a schema.
+
+    Raises:
+        SpoolError: there is no spool, or it is damaged, of another format or topic.
+    """
+    database = Database.open_to_read(directory / CATALOG, topic)
+    try:
+        return not database.value("SELECT next_n + (SELECT count(*) FROM schemas) FROM meta")
+    finally:
+        database.close()
+
+
 def list_spools(folder: Path) -> Iterator[Spool | SpoolError]:
     """Yield the spools in ``spool_dir``, by topic; one that cannot be read as the error that says why."""
     for directory in sorted(folder.iterdir()) if folder.is_dir() else []:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace as replaced
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobpipe.cli.replay import _Replay, pieces_of
 from jobpipe.config import Config
 from jobpipe.publisher import appender
 from jobpipe.publisher.attach import end_coordinators
@@ -104,6 +106,106 @@ def test_into_a_topic_that_does_not_exist(run: Run, file: str, source: Publisher
         "before": 2,
     }
     assert rows(run, file) == list(range(12))
+
+
+def test_killed_before_the_schema_was_told(
+    run: Run, file: str, source: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was made, and nothing can be published to it: the next call makes it again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "declare", _fails)
+        replay(run, file, "--from", "0", "--to", "2", code=1)
+    assert replay(run, file, "--from", "0", "--to", "2")["rows"] == 6
+    assert rows(run, file) == list(range(6))
+
+
+def _fails(*_: object) -> None:
+    raise OSError("killed")
+
+
+def test_next_to_another_replay_that_makes_the_topic(
+    run: Run, file: str, source: Publisher, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was quicker, after this one had looked."""
+    other: list[Publisher] = []
+    make = _Replay._make_target
+
+    def quicker(self: _Replay, start: Any, end: Any) -> None:
+        other.append(Publisher("copies", config=config, name="another replay", parallelism=2))
+        other[0].declare(SCHEMA)
+        make(self, start, end)
+
+    monkeypatch.setattr(_Replay, "_make_target", quicker)
+    assert replay(run, file, "--from", "0", "--to", "2")["rows"] == 6
+    assert rows(run, file) == list(range(6))
+    other[0].close()
+
+
+def test_a_batch_in_pieces(
+    run: Run, file: str, source: Publisher, target: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between two pieces of one batch, it goes on with the next piece."""
+    monkeypatch.setattr("jobpipe.cli.replay.PIECE_ROWS", 1)
+    append, calls = appender.Appender.append, [0]
+
+    def counted(self: appender.Appender, number: int, make: appender.Make) -> bool:
+        calls[0] += 1
+        if calls[0] == 5:
+            raise OSError("killed")
+        return append(self, number, make)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(appender.Appender, "append", counted)
+        replay(run, file, "--from", "0", "--to", "2", code=1)
+    assert sorted(rows(run, file)) == [-1, *range(4)]
+    told = replay(run, file, "--from", "0", "--to", "2")
+    assert (told["rows"], told["batches"], told["before"]) == (2, 1, 1)
+    assert sorted(rows(run, file)) == [-1, *range(6)]
+
+
+def test_pieces() -> None:
+    """All rows, in their order, no piece too large unless one row is."""
+    batches = [(pa.record_batch({"n": list(range(first, first + 7))}), first) for first in (0, 7, 14)]
+    found = list(pieces_of(batches))
+    assert found == [batches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobpipe.cli.replay.PIECE_ROWS", 3)
+        small = list(pieces_of(batches))
+        patch.setattr("jobpipe.cli.replay.PIECE_BYTES", 1)
+        smallest = list(pieces_of(batches))
+    assert max(sum(batch.num_rows for batch, _ in piece) for piece in small) <= 3
+    assert [len(piece) for piece in smallest] == [1] * 21
+    for pieces in (small, smallest):
+        assert [(n, number) for piece in pieces for batch, number in piece for n in batch["n"].to_pylist()] == [
+            (n, n // 7 * 7) for n in range(21)
+        ]
+
+
+def _go_on(config: Config, tables: list[pa.Table]) -> None:
+    made = Publisher("orders", config=config, name="shop", parallelism=2)
+    made.seal("q", 4, tables, run_id=str(made.epoch))
+    made.close()
+    end_coordinators()
+
+
+def test_an_offset_that_has_other_rows_now(
+    run: Run, file: str, config: Config, source: Publisher, target: Publisher
+) -> None:
+    """The spool was restored from a copy, and went on from there: what another epoch sealed are other batches."""
+    spool = config.spool_dir / "orders"
+    source.close()
+    target.close()
+    end_coordinators()
+    shutil.copytree(spool, copy := spool.with_name("copy"))
+    _go_on(config, batch(4))
+    assert replay(run, file, "--from", "3", "--to", "5")["rows"] == 6
+    end_coordinators()
+    shutil.rmtree(spool)
+    copy.rename(spool)
+    _go_on(config, batch(5))
+    told = replay(run, file, "--from", "3", "--to", "5")
+    assert (told["rows"], told["before"]) == (3, 1)
+    assert sorted(rows(run, file)) == [-1, 9, 10, 11, 12, 13, 14, 15, 16, 17]
 
 
 @pytest.mark.parametrize("killed", ["before", "after"])
