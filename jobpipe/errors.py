@@ -214,7 +214,7 @@ class DuplicateCall(JobpipeError):
 
 
 class AlreadyRedriven(JobpipeError):
-    """A row of another topic, which a batch is to publish again, was published again already; nothing was sealed."""
+    """A row of the topic, which a batch is to publish again, was published again already; nothing was sealed."""
 
 
 class UnsupportedType(JobpipeError):

@@ -76,12 +76,14 @@ def replay(
 ) -> None:
     """Publish the rows of a range of TOPIC into another topic, batch by batch, in their order.
 
-    Each batch is published once: which ones were is stored in the other topic. So a replay that was killed may be
-    called again, with the same --from as an offset, --where and --name; with a later --to it goes on.
+    Each batch is published once, a large one in pieces: which ones were is stored in the other topic, for a week. So a
+    replay that was killed may be called again, with the same --from as an offset, --where and --name; with a later
+    --to it goes on.
 
     The other topic gets the rows next to what its publisher publishes. Its schema must have all columns of the rows. If
     it does not exist, it is made, and given up at the end. Where no publisher serves a topic, its spool on this host
-    is used. To replay a topic into itself needs --force: its subscriptions get the rows twice.
+    is used; for the other one only if it is the newest. To replay a topic into itself needs --force: its subscriptions
+    get the rows twice.
 
     It needs the right `read` on TOPIC, and `publish` on the other one. Rows that were removed are an error, and nothing
     after them is published.

@@ -104,7 +104,7 @@ class ControlService:
             raise await self._coordinator.refuse_epoch(topic, hello.epoch)
         self._welcomed[link] = topic
         if hello.role == publishing.APPENDER:  # it may publish, and its batches come with the request alone
-            link.allow_large_requests()
+            link.allow_blobs(publishing.MAX_APPENDED)
         return Welcome(
             version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._coordinator.instance
         )

@@ -67,7 +67,7 @@ class Link(Pump):
             op: What is asked.
             args: JSON object.
             blob: Bytes that travel in the request itself. The whole request has at most 16 MiB, or 1 MiB until we
-                have shown the server the secret of its job.
+                have shown the server the secret of its job; an appender's blob, 8 MiB besides.
             timeout: Seconds until the answer must be there.
             upload: Bytes that follow the request as DATA; must not change until the call returns.
 
@@ -120,11 +120,11 @@ class Link(Pump):
         identity, but never refused for exceeding it.
         """
         self.proven = True
-        self.allow_large_requests()
-
-    def allow_large_requests(self) -> None:
-        """Let the peer's requests be as large as the protocol allows; the budget of its identity bounds them all."""
         self._wire.request_limit = CONTROL_LIMIT
+
+    def allow_blobs(self, size: int) -> None:
+        """Let the peer's requests have blobs of that size besides; the budget of its identity bounds them all."""
+        self._wire.blob_limit = size
 
     async def ping(self, timeout: float) -> None:
         """Send PING and wait for its PONG.

@@ -41,7 +41,7 @@ MAX_HOSTS = 100_000
 MAX_WRITERS = 1000  # queries and batch writes of one application that write a topic at the same time
 MAX_SUBSCRIPTIONS = 100_000
 MAX_APPENDED = 8 * 1024 * 1024  # bytes of a batch of an appender, all of which travel with its seal
-MAX_SEGMENTS_APPENDED = 10_000
+MAX_SEGMENTS_APPENDED = 4000  # which a request of 1 MiB can describe
 
 NO_ROOM = "room"  # the reason, in a SpoolFull, for which an appender asks for room again
 APPENDER = "appender"

@@ -153,6 +153,13 @@ def decode(kind: Kind, payload: bytes, weight: int = 0) -> Message:
     return _build(kind, _Body(kind, body), payload[end:], weight)
 
 
+def blob_bytes(payload: bytes) -> int:
+    """Return how many bytes follow the JSON of a control payload; 0 if its lengths contradict each other."""
+    if len(payload) < _LENGTH.size:
+        return 0
+    return max(0, len(payload) - _LENGTH.size - int(_LENGTH.unpack_from(payload)[0]))
+
+
 def weight_of(payload: bytes) -> int:
     """Return about how many bytes a payload takes in memory once it is decoded: 3 bytes of JSON may make 64."""
     end = _LENGTH.size + (_LENGTH.unpack_from(payload)[0] if len(payload) >= _LENGTH.size else 0)

@@ -17,7 +17,7 @@ from jobpipe.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from jobpipe.wire.codec import decode, encode, weight_of
+from jobpipe.wire.codec import blob_bytes, decode, encode, weight_of
 from jobpipe.wire.frames import (
     CONTROL_LIMIT,
     DATA_LIMIT,
@@ -62,6 +62,7 @@ class Connection:
         self.side = side
         self.machine = Machine()
         self.request_limit = CONTROL_LIMIT  # bytes of a REQUEST that the peer may send
+        self.blob_limit = 0  # bytes by which its blob may exceed that
         self._split_data = split_data
         self._buffer = bytearray()
         self._header: Header | None = None
@@ -180,7 +181,8 @@ class Connection:
         if self._header is None:
             if len(self._buffer) < HEADER.size:
                 return self._starved()
-            self._header = decode_header(self._buffer, greeted=self.machine.greeted, request=self.request_limit)
+            limit = self.request_limit + self.blob_limit
+            self._header = decode_header(self._buffer, greeted=self.machine.greeted, request=limit)
             del self._buffer[: HEADER.size]
             self._check_client(self._header)
         header = self._header
@@ -207,16 +209,23 @@ class Connection:
                 actual=crc,
             )
         weight = weight_of(payload) if header.kind is Kind.REQUEST else 0
-        if weight > WEIGHT * self.request_limit:
-            raise FrameTooLarge(
-                f"REQUEST of {len(payload)} bytes would take {weight} in memory, at most {WEIGHT * self.request_limit}",
-                kind=header.kind.name,
-                size=weight,
-                limit=WEIGHT * self.request_limit,
-            )
+        if weight:
+            self._check_request(payload, weight)
         message = decode(header.kind, payload, weight)
         self._accept(message, header)
         return message
+
+    def _check_request(self, payload: bytes, weight: int) -> None:
+        """Refuse a request whose JSON is large, or would be in memory; all of it that is no blob counts."""
+        blob = min(blob_bytes(payload), self.blob_limit)
+        for size, limit in ((len(payload) - blob, self.request_limit), (weight - blob, WEIGHT * self.request_limit)):
+            if size > limit:
+                raise FrameTooLarge(
+                    f"REQUEST of {len(payload)} bytes would take {weight} in memory: {size} count, at most {limit}",
+                    kind=Kind.REQUEST.name,
+                    size=size,
+                    limit=limit,
+                )
 
     def _check_client(self, header: Header) -> None:
         """Refuse what only a server may have much to say in, before it is decoded: a FAULT, a REPLY, a PART."""

@@ -132,7 +132,7 @@ def test_rows_come_to_the_mended_job_once(run: Run, place: Place, topic: str) ->
         assert sorted(str(each["stage"]) for each in letters) == ["Cast", "python", "python"]
         cast = command("show", "--topic", f"{topic}-dead", "--where", "stage = 'Cast' AND at IS NOT NULL", "--json")
         assert [json.loads(line)["stage"] for line in cast.stdout.splitlines()] == ["Cast"], cast.stderr
-        redrive = ("redrive", "--topic", f"{topic}-dead", "--json")
+        redrive = ("redrive", "--topic", f"{topic}-dead", "--into", topic, "--json")
         first = command(*redrive)
         assert first.returncode == 0, first.stderr
         assert json.loads(first.stdout)["published"] == {topic: 3}

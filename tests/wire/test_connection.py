@@ -175,6 +175,24 @@ def test_what_is_too_large_is_not_sent() -> None:
     client.send(Request(1, "x"))  # the id is still free: nothing had changed
 
 
+@pytest.mark.parametrize(
+    ("args", "blob", "passes"),
+    [({}, 5000, True), ({}, 5001 + 1000, False), ({"x": "y" * 900}, 5000, True), ({"x": "y" * 1000}, 0, False)],
+)
+def test_a_blob_may_come_besides(args: dict[str, str], blob: int, *, passes: bool) -> None:
+    """What is parsed may have no more for it."""
+    client, server = open_pair()
+    server.request_limit, server.blob_limit = 1000, 5000
+    client.send(Request(1, "x", args, bytes(blob)))
+    server.receive_data(wire_bytes(client))
+    if passes:
+        assert isinstance(event := server.next_event(), Request)
+        assert len(event.blob) == blob
+    else:
+        with pytest.raises(FrameTooLarge):
+            server.next_event()
+
+
 def test_a_large_blob_is_not_copied() -> None:
     """It leaves as the object that came in."""
     client, _ = open_pair()
