@@ -24,6 +24,7 @@ from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, Top
 from jobpipe.net.budget import identity_of
 from jobpipe.net.capability import check_write_ticket
 from jobpipe.net.link import Link
+from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import (
     DATA,
     FetchReply,
@@ -35,6 +36,7 @@ from jobpipe.operations.data import (
 )
 from jobpipe.operations.fields import Fields
 from jobpipe.operations.hello import check_hello
+from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import read_request
 from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
 from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
@@ -44,6 +46,7 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 PAGE = 64  # pieces looked up at once
+_OTHERS = CONTROL.keys() | HOSTSERVER.keys()
 
 
 @dataclass
@@ -132,7 +135,7 @@ class DataService:
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
         """Answer ``fetch``, ``put`` and ``served``."""
-        operation, asked = read_request(DATA, request, link.hello.role)
+        operation, asked = read_request(DATA, request, link.hello.role, others=_OTHERS)
         if operation.right is not None:
             self._trust.require(link, operation.right, link.hello.topic)
         reply: Fields

@@ -26,9 +26,11 @@ from jobpipe.net.budget import SHOWN, identity_of
 from jobpipe.net.link import Link
 from jobpipe.operations import administration, publishing
 from jobpipe.operations.control import CONTROL
+from jobpipe.operations.data import DATA
 from jobpipe.operations.fields import Fields
 from jobpipe.operations.flows import FLOW_TASKS, ResetFlowRequest
 from jobpipe.operations.hello import check_hello
+from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import Operation, read_request
 from jobpipe.wire.messages import Hello, Request, Welcome
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_OTHERS = DATA.keys() | HOSTSERVER.keys()
 TASKS = FLOW_TASKS | {publishing.RoomRequest.op}
 _OF_A_NAME = (
     administration.SeekRequest,
@@ -115,7 +118,7 @@ class ControlService:
         if hello.role == "publisher" and request.op not in TASKS:  # which show a token of their own, not checked yet
             self._require_own_job(link, request)
             self._coordinator.touch()
-        operation, asked = read_request(CONTROL, request, hello.role)
+        operation, asked = read_request(CONTROL, request, hello.role, others=_OTHERS)
         require_operation(self._trust, link, asked)
         if isinstance(asked, publishing.OpenRequest):
             opened = await self._coordinator.open_topic(hello.topic, asked)

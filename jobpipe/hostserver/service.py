@@ -16,7 +16,8 @@ from jobpipe.errors import JobpipeError, SegmentCorrupt
 from jobpipe.net.capability import log_place
 from jobpipe.net.link import Link
 from jobpipe.operations import hostserver as ops
-from jobpipe.operations.data import ServedReply
+from jobpipe.operations.control import CONTROL
+from jobpipe.operations.data import DATA, ServedReply
 from jobpipe.operations.fields import Fields, Nothing
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.hostserver import HOSTSERVER
@@ -24,6 +25,8 @@ from jobpipe.operations.table import read_request
 from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.wire.messages import Hello, Request, Welcome
+
+_OTHERS = CONTROL.keys() | DATA.keys()
 
 
 class HostService:
@@ -51,7 +54,7 @@ class HostService:
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
         """Answer one request."""
         topic = link.hello.topic
-        operation, asked = read_request(HOSTSERVER, request, link.hello.role)
+        operation, asked = read_request(HOSTSERVER, request, link.hello.role, others=_OTHERS)
         if operation.right is not None:
             self._trust.require(link, operation.right, topic)
         reply: Fields

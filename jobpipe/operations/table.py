@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
-from jobpipe.errors import NotAuthorized, RemoteProtocolError, shown
+from jobpipe.errors import NotAuthorized, RemoteProtocolError, TopicNotFound, shown
 from jobpipe.operations.fields import Fields, R, RequestFor
 from jobpipe.wire.messages import ROLES, Request
 
@@ -51,17 +51,26 @@ def table(*operations: Operation[Any]) -> Table:
     return {operation.name: operation for operation in operations}
 
 
-def read_request(known: Table, request: Request, role: str) -> tuple[Operation[Any], RequestFor[Any]]:
+def read_request(
+    known: Table, request: Request, role: str, *, others: Collection[str] = ()
+) -> tuple[Operation[Any], RequestFor[Any]]:
     """Return the operation that is asked for, and what came with it. Whether the access list allows it is not asked.
 
     What was sent is forgotten but for this: a peer may ask with megabytes that are never read, and a long poll would
     hold them.
 
+    Args:
+        others: operations of servers of other kinds. Who asks one of these here has the address of a server that ended,
+            whose port this one has got: he is to look the address up again.
+
     Raises:
+        TopicNotFound: it is one of ``others``.
         RemoteProtocolError: there is no such operation; or a field is not what it must be: names both.
         NotAuthorized: it is not for this role.
     """
     operation = known.get(request.op)
+    if operation is None and request.op in others:
+        raise TopicNotFound(f"operation {request.op!r} is not of this port, which was that of another server before")
     if operation is None:
         raise RemoteProtocolError(f"unknown operation {shown(request.op)}", op=request.op[:100])
     if role not in operation.roles:

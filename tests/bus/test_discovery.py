@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -214,13 +215,39 @@ def test_something_else_at_the_registered_port(own_bus: Bus, home: Path) -> None
     assert reader.checker.check().rows == 20
 
 
+def test_a_port_that_another_server_has_taken(bus: Bus) -> None:
+    """Who asks a data process for what coordinators answer, or the other way, is to look the address up again.
+
+    A port that is free again is soon that of another server of the same job, and the registry has the old address for
+    as long as a session lives.
+    """
+    bus.publisher()
+    with contextlib.closing(greet(bus.config(), bus.topic)) as control:
+        with pytest.raises(TopicNotFound, match="was that of another server"):
+            control.call("fetch", {}, timeout=10)
+        assert control.call("bounds", {}, timeout=10).result["head"]["n"] == 0
+    with contextlib.closing(greet(bus.config(), bus.topic, data=True)) as data:
+        for operation in ("bounds", "grant", "adopt"):
+            with pytest.raises(TopicNotFound, match="was that of another server"):
+                data.call(operation, {}, timeout=10)
+        with pytest.raises(RemoteProtocolError, match="unknown operation"):
+            data.call("format", {}, timeout=10)
+
+
 def greet(
-    config: Config, topic: str, *, epoch: int = 0, log: str | None = None, asked: str | None = None
+    config: Config,
+    topic: str,
+    *,
+    epoch: int = 0,
+    log: str | None = None,
+    asked: str | None = None,
+    data: bool = False,
 ) -> BlockingLink:
-    """Dial a topic's coordinator as a reader, for another topic if ``asked``."""
+    """Dial a topic's coordinator, or its data process, as a reader, for another topic if ``asked``."""
     wanted = asked or topic
+    found = locate(config, topic, PATIENCE)
     return BlockingLink.connect(
-        locate(config, topic, PATIENCE).control,
+        found.data if data else found.control,
         Hello(topic=wanted, role="reader", instance="test", epoch=epoch, log=log),
         tls=client_tls(config),
         server_hostname=topic_server_name(wanted),

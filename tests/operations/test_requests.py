@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobpipe.coordinator.service import ControlService
-from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, shown
+from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, TopicNotFound, shown
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import DATA
 from jobpipe.operations.fields import checks
@@ -79,6 +79,14 @@ def test_roles_come_before_fields() -> None:
     with pytest.raises(RemoteProtocolError, match="unknown operation") as caught:
         read_request(CONTROL, Request(1, "x" * 100_000, {}), "reader")
     assert len(caught.value.message) < 200
+
+
+def test_operations_of_other_servers() -> None:
+    """Who asks for one has an old address; that is no mistake of his."""
+    with pytest.raises(TopicNotFound, match="operation 'grant' is not of this port"):
+        read_request(DATA, Request(1, "grant", {}), "subscriber", others=CONTROL)
+    with pytest.raises(RemoteProtocolError, match="unknown operation 'grant'"):
+        read_request(DATA, Request(1, "grant", {}), "subscriber")
 
 
 @pytest.mark.parametrize("wait", [math.nan, math.inf, -math.inf, -0.1, 20.1, "nan", 1e300, 10**400])
