@@ -321,7 +321,7 @@ def test_an_engine_begins_when_the_one_before_has_stopped(quartz: Any, opened: O
 def test_a_schedule_that_comes_back_before_it_was_forgotten(
     quartz: Any, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its engine goes on, so that nothing unregisters what is registered anew."""
+    """Its engine goes on, so that nothing unregisters what is registered again."""
     monkeypatch.setattr(engine_pool, "RETRY_SECONDS", 3600.0)
     pool = opened()
     pool.put(by("quartz", url="a"), tmp_path)
@@ -331,6 +331,14 @@ def test_a_schedule_that_comes_back_before_it_was_forgotten(
     eventually(lambda: quartz.FAILS == [])
     pool.put(by("quartz", url="a"), tmp_path)
     said(quartz, ("a", "start"), *[("a", "register", "shop.daily", "hour")] * 2)
+    (engine,) = pool._engines.values()
+    engine.give_up()  # as one does that has waited for it since before
+    assert not engine.is_ending
+    quartz.FAILS += ["away"]
+    pool.drop("shop.daily")
+    eventually(lambda: quartz.FAILS == [])
+    engine.give_up()
+    eventually(lambda: quartz.SAID[-1] == ("a", "stop"))
     pool.close()
     assert len(quartz.MADE) == 1
 

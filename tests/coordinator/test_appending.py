@@ -52,7 +52,7 @@ def marked(*rows: tuple[int, int]) -> tuple[RedrivenRow, ...]:
 
 
 class Beside(Asking):
-    """A publisher, and somebody who publishes beside it."""
+    """A publisher, and an appender next to it."""
 
     async def publish(self, number: int) -> SealReply:
         """Seal a batch of the topic's publisher."""

@@ -70,14 +70,13 @@ class _RunningEngine:
         self.name = name
         self._make = make
         self._note = note
-        self._after = after
         self._changed = threading.Condition()
         self._wanted: dict[str, _Wanted] = {}
         self._engine: ScheduleEngine | None = None
         self._retry = 0.0  # when to start it
         self._retired = False  # it has lost its last schedule: it forgets it, and ends
         self._closing = False
-        self.thread = threading.Thread(target=self._run, name=f"engine-{name[:40]}", daemon=True)
+        self.thread = threading.Thread(target=self._run, args=(after,), name=f"engine-{name[:40]}", daemon=True)
 
     @property
     def is_ending(self) -> bool:
@@ -115,10 +114,17 @@ class _RunningEngine:
             self._closing = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
-        for engine in self._after:
+    def give_up(self) -> None:
+        """Let it stop unless it has schedules, though it has not forgotten all; returns at once."""
+        with self._changed:
+            self._closing = self._closing or self._retired
+            self._changed.notify_all()
+
+    def _run(self, after: Sequence[_RunningEngine]) -> None:
+        for engine in after:
             engine.thread.join(CLOSE_SECONDS)
-            engine.close()  # what it forgets from here on may be this one's
+            engine.give_up()  # what it forgets from here on may be this one's
+        del after  # each of them would keep the one before it
         while True:
             with self._changed:
                 while not self._closing and (wait := self._wait()) != 0.0:
