@@ -12,7 +12,8 @@ from pathlib import Path
 
 from jobpipe.config import Config
 from jobpipe.control.firing.hold_keeper import GAP
-from jobpipe.control.interface import Control, Event
+from jobpipe.control.interface import Control
+from jobpipe.control.records import Event
 from jobpipe.control.room import LAGGING
 from jobpipe.errors import JobpipeError, StoreError
 from jobpipe.pipelines.alert_section import alerts_of

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from jobpipe.control.api_gate import PEER, Receive, Scope, Send
-from jobpipe.control.interface import Control, Event
+from jobpipe.control.interface import Control
+from jobpipe.control.records import Event
 from jobpipe.net.accepted import AcceptedPeer
 
 MOST = 16

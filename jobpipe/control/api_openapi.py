@@ -11,8 +11,8 @@ from pydantic.json_schema import JsonSchemaMode
 
 import jobpipe
 from jobpipe.control.api_routes import Query, Route
-from jobpipe.control.interface import Event
 from jobpipe.control.problem_json import PROBLEM, ProblemDocument
+from jobpipe.control.records import Event
 
 _REF = "#/components/schemas/{model}"
 _ERRORS = {

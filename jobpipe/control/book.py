@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from jobpipe.control.interface import Want
 from jobpipe.control.interval_store import IntervalStore
 from jobpipe.control.records import AttemptRow, JobRow, RunRow
 from jobpipe.control.tools import Tools
@@ -14,7 +13,7 @@ from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.spec import RestartSpec
-from jobpipe.pipelines.states import FOLLOWING, JobState
+from jobpipe.pipelines.states import FOLLOWING, JobState, Want
 from jobpipe_registry.job_records import EndRecord
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from jobpipe.control.interface import Action, Plan, Submission, Submitted, Want
+from jobpipe.control.interface import Action, Plan, Submission, Submitted
 from jobpipe.control.interval_store import IntervalStore
 from jobpipe.control.loaded import LoadedPipelines, digest_of
 from jobpipe.control.records import DefinitionRow, JobRow, PipelineRow, RunRow
@@ -28,7 +28,7 @@ from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.problems import nearest
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.states import JobState, Want
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from jobpipe.control.api_models import (
 )
 from jobpipe.control.interface import (
     BackfillView,
-    Event,
     IntervalView,
     JobStatus,
     PipelineStatus,
@@ -39,6 +38,7 @@ from jobpipe.control.interface import (
     Submitted,
 )
 from jobpipe.control.problem_json import error_of
+from jobpipe.control.records import Event
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import ConfigError, LinkBroken, NotAuthorized, RemoteProtocolError

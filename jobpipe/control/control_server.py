@@ -23,7 +23,6 @@ from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
 from jobpipe.control.interface import (
     BackfillView,
     Control,
-    Event,
     IntervalView,
     PipelineStatus,
     Plan,
@@ -38,7 +37,7 @@ from jobpipe.control.interval_store import shown_time
 from jobpipe.control.job_logs import log_lines
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.control.patience import PatientJobs
-from jobpipe.control.records import JobRow
+from jobpipe.control.records import Event, JobRow
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.room import RoomWatch, WatchedJobs
 from jobpipe.control.roots import Roots

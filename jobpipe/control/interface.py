@@ -7,21 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from jobpipe.control.records import Event
 from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.states import JobState
-
-
-class Want(StrEnum):
-    """What a person wants of a pipeline or a job."""
-
-    RUN = "run"
-    STOP = "stop"
+from jobpipe.pipelines.states import JobState, Want
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,20 +330,6 @@ class Submitted:
     removed: tuple[str, ...] = ()
     warnings: tuple[Problem, ...] = ()
     changed: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something that happened; ``id`` rises."""
-
-    id: int
-    at: float
-    pipeline: str
-    job: str | None
-    what: str
-    state: JobState | None = None
-    detail: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Control(ABC):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from jobpipe.control.book import JobBook, is_to_stop
 from jobpipe.control.contacts import Contacts
-from jobpipe.control.interface import Want
 from jobpipe.control.looking import end_of, facts_of, holder_of, lease_is_own
 from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.starting import Started, make_launcher, start_attempt
@@ -25,7 +24,7 @@ from jobpipe.pipelines.ends import BY_ANOTHER
 from jobpipe.pipelines.places import Places, clear_storage
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.problems import pipeline_error
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.states import JobState, Want
 from jobpipe_registry.errors import OrderChanged, RegistryError
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.jobs import JobRecords

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from jobpipe.control.interface import Want
-from jobpipe.pipelines.states import ENDED, JobState
+from jobpipe.pipelines.states import ENDED, JobState, Want
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,3 +201,17 @@ class Chore:
     pipeline: str
     job: str
     subscription: JobSubscription | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened; ``id`` rises."""
+
+    id: int
+    at: float
+    pipeline: str
+    job: str | None
+    what: str
+    state: JobState | None = None
+    detail: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)

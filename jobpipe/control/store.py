@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.control.database import ControlDatabase
-from jobpipe.control.interface import Event, Want
 from jobpipe.control.records import (
     AttemptRow,
     Chore,
     DefinitionRow,
+    Event,
     JobRow,
     JobSubscription,
     LeaseHolder,
@@ -29,7 +29,7 @@ from jobpipe.control.records import (
     RevisionChanges,
     RunRow,
 )
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.states import JobState, Want
 
 MOST_DEFINITIONS = 100  # of a pipeline, kept
 MOST_DEFINITION_CHARACTERS = 64 << 20  # of a pipeline, all together

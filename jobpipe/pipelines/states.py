@@ -24,6 +24,13 @@ class JobState(StrEnum):
     LOST = "LOST"  # whether it runs is unknown
 
 
+class Want(StrEnum):
+    """What a person wants of a job, or of a whole pipeline."""
+
+    RUN = "run"
+    STOP = "stop"
+
+
 ENDED = frozenset({JobState.STOPPED, JobState.FINISHED, JobState.FAILED, JobState.CANCELED})
 
 _OUT = {

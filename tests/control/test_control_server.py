@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.runs_here import require_no_run_of_server
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
@@ -24,7 +23,7 @@ from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
+from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState, Want
 from jobpipe_registry.errors import NotOrdered, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.machine import Place, start_ticks

@@ -15,7 +15,6 @@ import pytest
 
 from jobpipe.control import store as stores
 from jobpipe.control.bounded import TopicsOfJobs
-from jobpipe.control.interface import Want
 from jobpipe.control.interval_store import IntervalStore, ScheduleRow
 from jobpipe.control.records import (
     AttemptRow,
@@ -31,7 +30,7 @@ from jobpipe.control.store import Store
 from jobpipe.errors import StoreError
 from jobpipe.pipelines.graph import TopicNode
 from jobpipe.pipelines.spec import ScheduleSpec
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.states import JobState, Want
 from tests.pipelines.waiting import eventually
 
 JOB = JobRow(

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.interface import Want
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError, LauncherUnavailable, StoreError
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.states import JobState, Want
 from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from tests.control.world import NAME, World, job_of, states, status, wait

@@ -18,7 +18,6 @@ from jobpipe.control.interface import (
     AttemptView,
     BackfillView,
     Control,
-    Event,
     IntervalView,
     JobPlan,
     JobStatus,
@@ -30,11 +29,11 @@ from jobpipe.control.interface import (
     SkippedView,
     Submission,
     Submitted,
-    Want,
 )
+from jobpipe.control.records import Event
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.states import ENDED, JobState
+from jobpipe.pipelines.states import ENDED, JobState, Want
 
 DEADLINE = 20.0
 

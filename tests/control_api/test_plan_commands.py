@@ -15,11 +15,12 @@ from jobpipe.cli import revisions
 from jobpipe.cli.control import local_time
 from jobpipe.cli.main import cli
 from jobpipe.cli.revisions import PLAN_KEYS, REVISION_KEYS, plan_lines
-from jobpipe.control.interface import Action, JobPlan, Plan, RevisionView, Want
+from jobpipe.control.interface import Action, JobPlan, Plan, RevisionView
 from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
 from jobpipe.pipelines.locks import locked
 from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.states import Want
 from tests.control_api.kit import Served, tree
 from tests.troubleshooting import on_page
 

@@ -7,13 +7,14 @@ from datetime import datetime
 
 from jobpipe.control.firing.hold_keeper import Needed
 from jobpipe.control.firing.scheduler import Scheduler
-from jobpipe.control.interface import BackfillView, IntervalView, ScheduleView, Want
+from jobpipe.control.interface import BackfillView, IntervalView, ScheduleView
 from jobpipe.control.interval_store import IntervalRow, IntervalStore, ScheduleRow, shown_time
 from jobpipe.control.records import JobRow
 from jobpipe.control.schedules.decisions import Backfill, IntervalState
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.spec import ScheduleSpec
+from jobpipe.pipelines.states import Want
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from jobpipe.control.changes import PipelineChanges
 from jobpipe.control.firing.engine_pool import EnginePool
-from jobpipe.control.interface import SkippedView, Want
+from jobpipe.control.interface import SkippedView
 from jobpipe.control.interval_store import (
     MOST_INTERVALS,
     IntervalRow,
@@ -37,6 +37,7 @@ from jobpipe.pipelines.engine import Schedule
 from jobpipe.pipelines.installed import Plugins
 from jobpipe.pipelines.pipeline import Pipeline
 from jobpipe.pipelines.spec import EngineSpec
+from jobpipe.pipelines.states import Want
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jobpipe.control.interface import Action, JobPlan, Plan, Want
+from jobpipe.control.interface import Action, JobPlan, Plan
 from jobpipe.control.loaded import (
     begun_checkpoints,
     digest_of,
@@ -29,6 +29,7 @@ from jobpipe.pipelines.graph import graph_of, published_again
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.spec import ScheduleSpec
+from jobpipe.pipelines.states import Want
 from jobpipe.pipelines.tree import plain
 
 
