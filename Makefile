@@ -144,7 +144,7 @@ docs: $(VENV)/.dev
 java:
 	rm -rf build/classes
 	javac --release 17 -Xlint:all -Werror -d build/classes -cp "$$($(BIN)/python -c \
-		'from jobpipe_registry.embedded import find_jars; print(*find_jars().glob("hadoop-client-api-*.jar"))')" \
+		'from jobpipe_registry.embedded.embedded_zookeeper import find_jars; print(*find_jars().glob("hadoop-client-api-*.jar"))')" \
 		$(JAVA)/src/jobpipe/hadoop/*.java
 	jar --create --file $(JAR) --date 2026-01-01T00:00:00Z -C build/classes jobpipe
 

@@ -171,7 +171,7 @@ def main() -> int:
             read = json.loads(done.stdout.splitlines()[-1])
             print(f"read {read['rows']:,} rows in {read['batches']} micro-batches in {read['seconds']:.1f} s")
             publisher.communicate("\n", timeout=120)
-        from jobpipe_registry.embedded import EmbeddedZooKeeper
+        from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
         EmbeddedZooKeeper(Path(folder) / "home").stop()
     for kind, mb in sorted(peaks.mb.items()):

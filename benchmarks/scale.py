@@ -41,9 +41,9 @@ from jobpipe.store.boundary import LATEST
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
-from jobpipe_registry.embedded import EmbeddedZooKeeper
-from jobpipe_registry.four_letter import ask
-from jobpipe_registry.transport import make_context
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from jobpipe_registry.embedded.four_letter_words import ask
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 ROWS = pa.table({"id": pa.array(range(65_536), pa.int64()), "text": pa.array(["x" * 100] * 65_536)})
 SMALL = pa.table({"id": pa.array(range(10), pa.int64())})

@@ -21,8 +21,8 @@ from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.files import check_topic
 from jobpipe.store.hostfolder import directories_of_log
 from jobpipe.store.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
-from jobpipe_registry.machine import Place, start_ticks
-from jobpipe_registry.records import OwnerRecord
+from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.topic_records import OwnerRecord
 
 NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: no coordinator answers there
 

@@ -12,7 +12,10 @@ from tests.conftest import LONG_FILES
     ("changed", "tests"),
     [
         (["jobpipe/net/link.py"], ["tests/net"]),
-        (["registry/jobpipe_registry/keeper.py", "jobpipe/store/seal.py"], ["tests/registry", "tests/store"]),
+        (
+            ["registry/jobpipe_registry/tree/registration_keeper.py", "jobpipe/store/seal.py"],
+            ["tests/registry", "tests/store"],
+        ),
         (["jobpipe/net/link.py", "tests/net/test_link.py"], ["tests/net"]),
         (["tests/net/test_link.py"], ["tests/net/test_link.py"]),
         (["tests/net/kit.py"], ["tests/net"]),

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("first", "second")

@@ -68,8 +68,8 @@ def variables(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def java() -> Finding:
     """Java is found, runs, and is new enough for Spark."""
-    from jobpipe_registry.embedded import find_java
-    from jobpipe_registry.errors import Unavailable
+    from jobpipe_registry.embedded.embedded_zookeeper import find_java
+    from jobpipe_registry.registry_errors import Unavailable
 
     install = f"install a Java runtime, version {JAVA_LEAST} or later, and put java on the PATH or set JAVA_HOME"
     try:
@@ -90,8 +90,8 @@ def java() -> Finding:
 
 def zookeeper() -> Finding:
     """There are jars of ZooKeeper for an embedded registry."""
-    from jobpipe_registry.embedded import find_jars
-    from jobpipe_registry.errors import Unavailable
+    from jobpipe_registry.embedded.embedded_zookeeper import find_jars
+    from jobpipe_registry.registry_errors import Unavailable
 
     try:
         jars = find_jars()

@@ -15,7 +15,7 @@ from jobpipe.errors import ConfigError, RegistryUnavailable
 
 if TYPE_CHECKING:
     from jobpipe.config import Config
-    from jobpipe_registry.embedded import EmbeddedZooKeeper
+    from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 
 @click.group()
@@ -66,7 +66,7 @@ def status(settings: Settings, as_json: bool) -> int:
     Exits with 1 if the embedded ZooKeeper is not running, with 3 if a registry does not answer. JSON keys: connect,
     embedded, running, endpoint, pid, since, namespace, topics, answer_seconds.
     """
-    from jobpipe_registry.embedded import EmbeddedZooKeeper
+    from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
     config = settings.config
     facts: dict[str, Any] = {"connect": config.registry_connect, "embedded": config.embedded, "running": True}
@@ -104,7 +104,7 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
     Exits with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
     """
     from jobpipe.discovery.handler import map_registry_errors, open_handler
-    from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+    from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 
     handler = open_handler(settings.config)
     try:
@@ -200,7 +200,7 @@ def _closed(handler: Any, path: str, permissions: str, fix: bool) -> dict[str, A
 
 
 def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:
-    from jobpipe_registry.embedded import EmbeddedZooKeeper
+    from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
     if not config.embedded:
         raise ConfigError(

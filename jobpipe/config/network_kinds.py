@@ -11,7 +11,7 @@ from jobpipe.config.values import BadValueError, ValueKind, plain_text, plain_wh
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?", re.ASCII)
 _HANDLER = re.compile(r"zookeeper|[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*", re.ASCII)
 _ZNODE = re.compile(r"(?:/[A-Za-z0-9._-]+)+", re.ASCII)
-# As jobpipe_registry.identity.parse_acl, which may not be imported here and checks it again.
+# As jobpipe_registry.credentials.parse_acl, which may not be imported here and checks it again.
 _GRANT = r"\s*(?:auth|open|[a-z0-9]+:.+?:[crwda]+)\s*"
 _ACL = re.compile(rf"{_GRANT}(?:,{_GRANT})*")
 

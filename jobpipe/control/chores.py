@@ -12,7 +12,7 @@ from jobpipe.control.records import Chore, JobRow, JobSubscription
 from jobpipe.control.repeated_work import RepeatedWork
 from jobpipe.control.store import Store
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
-from jobpipe_registry.errors import RegistryError
+from jobpipe_registry.registry_errors import RegistryError
 
 log = logging.getLogger(__name__)
 

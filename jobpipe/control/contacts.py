@@ -12,8 +12,8 @@ from jobpipe.control.tools import Tools
 from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.reports import read_report
-from jobpipe_registry.jobs import JobRecords
-from jobpipe_registry.watch import Watch
+from jobpipe_registry.node_watch import Watch
+from jobpipe_registry.registry_jobs import JobRecords
 
 log = logging.getLogger(__name__)
 

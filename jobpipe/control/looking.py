@@ -6,8 +6,8 @@ from jobpipe.control.records import AttemptRow, LeaseHolder
 from jobpipe.control.verdict import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.jobs import JobRecords
-from jobpipe_registry.machine import Place, lives
+from jobpipe_registry.process_identity import Place, lives
+from jobpipe_registry.registry_jobs import JobRecords
 
 _LAUNCHED = {
     LaunchState.RUNNING: LauncherAnswer.RUNNING,

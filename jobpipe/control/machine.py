@@ -25,10 +25,10 @@ from jobpipe.pipelines.places import Places, clear_storage
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.problems import pipeline_error
 from jobpipe.pipelines.states import JobState, Want
-from jobpipe_registry.errors import OrderChanged, RegistryError
 from jobpipe_registry.job_records import Order
-from jobpipe_registry.jobs import JobRecords
-from jobpipe_registry.machine import lives
+from jobpipe_registry.process_identity import lives
+from jobpipe_registry.registry_errors import OrderChanged, RegistryError
+from jobpipe_registry.registry_jobs import JobRecords
 
 log = logging.getLogger(__name__)
 

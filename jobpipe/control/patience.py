@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.job_records import EndRecord, Order
-from jobpipe_registry.jobs import JobRecords, Jobs, StateCallback
-from jobpipe_registry.watch import Watch
+from jobpipe_registry.node_watch import Watch
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.registry_jobs import JobRecords, Jobs, StateCallback
 
 AWAY_SECONDS = 2.0
 T = TypeVar("T")
 
 
 class PatientJobs:
-    """What the server asks of :class:`jobpipe_registry.jobs.Jobs`; raises the same.
+    """What the server asks of :class:`jobpipe_registry.registry_jobs.Jobs`; raises the same.
 
     After a question that was not answered none is asked for ``AWAY_SECONDS``: each would wait for the time that a
     connection may take, and with all threads waiting nothing else would be looked after.

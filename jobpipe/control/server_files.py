@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import jobpipe
 from jobpipe.control.rights import Right
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe_registry.machine import Place, lives, start_ticks
+from jobpipe_registry.process_identity import Place, lives, start_ticks
 
 MAX_BYTES = 16 * 1024
 TOKEN_BYTES = 32
@@ -36,7 +36,7 @@ class ServerState(BaseModel):
     """Where a running server is.
 
     Attributes:
-        pid, started, ticks: its process, as :func:`jobpipe_registry.machine.lives` knows it.
+        pid, started, ticks: its process, as :func:`jobpipe_registry.process_identity.lives` knows it.
         host, boot, pid_namespace: where that is.
         token: the file of the token that may operate; None if it takes certificates.
     """

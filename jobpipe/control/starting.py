@@ -23,9 +23,9 @@ from jobpipe.pipelines.plugins import Attempt, Launcher
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.tree import plain
-from jobpipe_registry.errors import OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.job_records import Lease, Order
-from jobpipe_registry.machine import Place, lives
+from jobpipe_registry.process_identity import Place, lives
+from jobpipe_registry.registry_errors import OrderChanged, RegistryError, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from jobpipe.coordinator.lasting import Lasting
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound
-from jobpipe_registry.records import MAX_STEP
+from jobpipe_registry.topic_records import MAX_STEP
 
 log = logging.getLogger(__name__)
 

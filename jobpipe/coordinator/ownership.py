@@ -23,8 +23,8 @@ from jobpipe.operations.administration import Driver, HandoverRequest
 from jobpipe.operations.calls import ask
 from jobpipe.wire.messages import Hello
 from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.machine import lives
-from jobpipe_registry.records import OwnerRecord
+from jobpipe_registry.process_identity import lives
+from jobpipe_registry.topic_records import OwnerRecord
 
 log = logging.getLogger(__name__)
 

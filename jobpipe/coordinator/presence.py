@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe_registry.machine import lives
+from jobpipe_registry.process_identity import lives
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Parent:
-    """The process whose end ends the coordinator; see :func:`jobpipe_registry.machine.lives`."""
+    """The process whose end ends the coordinator; see :func:`jobpipe_registry.process_identity.lives`."""
 
     pid: int
     started: float

@@ -20,10 +20,10 @@ from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.store.topic_log import TopicLog
-from jobpipe_registry.errors import BadRecord
 from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.machine import Place, start_ticks
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
+from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.registry_errors import BadRecord
+from jobpipe_registry.topic_records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 
 log = logging.getLogger(__name__)
 

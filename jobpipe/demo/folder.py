@@ -19,7 +19,7 @@ import psutil
 import yaml
 
 from jobpipe.errors import ConfigError
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 MARK = "JOBPIPE_DEMO"  # environment variable that every process of one demo inherits, with its folder as the value
 GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL

@@ -46,7 +46,7 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.plural import counted
 from jobpipe.store.spools import read_status
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 TOPICS = ("flights", "delays")
 DEAD_LETTERS = "flights.dead-letters"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from jobpipe.config import Config
 from jobpipe.config.home import make_home
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
-from jobpipe_registry import errors as registry_errors
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry import registry_errors as registry_errors
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from jobpipe_registry.handler import RegisterServerHandler
 
 
@@ -41,7 +41,7 @@ def handler_class(name: str) -> type[RegisterServerHandler]:
         ConfigError: it cannot be imported, or is no RegisterServerHandler.
     """
     if name == "zookeeper":
-        from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+        from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 
         return ZooKeeperRegisterServerHandler
     module_name, _, class_name = name.partition(":")

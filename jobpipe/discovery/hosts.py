@@ -10,8 +10,8 @@ from collections.abc import Callable
 from jobpipe.config import Config
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.net.address import Endpoint
-from jobpipe_registry.records import RegisterRecord
-from jobpipe_registry.watch import Watch
+from jobpipe_registry.node_watch import Watch
+from jobpipe_registry.topic_records import RegisterRecord
 
 
 class HostDirectory:

@@ -13,7 +13,7 @@ from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.records import RegisterRecord
+from jobpipe_registry.topic_records import RegisterRecord
 
 
 @dataclass(frozen=True)

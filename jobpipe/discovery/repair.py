@@ -11,10 +11,10 @@ from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RemoteProtocolError, TopicOwned
 from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
 from jobpipe.store.recovery import RecoveryPoint
-from jobpipe_registry.errors import BadRecord
 from jobpipe_registry.names import check_name
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
-from jobpipe_registry.tree import TreeHandler
+from jobpipe_registry.registry_errors import BadRecord
+from jobpipe_registry.topic_records import MAX_EPOCH, MAX_STEP, OwnerRecord, parse_epoch
+from jobpipe_registry.tree.tree_handler import TreeHandler
 
 MAX_LOG_EPOCH = MAX_EPOCH - MAX_STEP
 """A log above it could soon be taken over no more: the numbers end."""

@@ -19,8 +19,8 @@ from jobpipe.store.files import write_id_of
 from jobpipe.store.index import PACKED_CHUNK, Chunk
 from jobpipe.store.position import MAX_NUMBER, Position
 from jobpipe.wire.frames import DATA_LIMIT
-from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import check_name
+from jobpipe_registry.registry_errors import InvalidName
 
 MAX_CHUNKS = 65_536
 """Of one read: 16 GiB."""

@@ -45,7 +45,7 @@ from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
 from jobpipe.plural import counted
 from jobpipe.store.spools import has_spool, read_status
-from jobpipe_registry.machine import start_ticks
+from jobpipe_registry.process_identity import start_ticks
 
 POLL_SECONDS = 0.5
 SAME_SECONDS = 1.0  # a signal that comes so soon after another one is the same wish: of a process and of its group

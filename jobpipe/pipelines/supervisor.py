@@ -25,9 +25,9 @@ from jobpipe.pipelines.restarts import Restarts, restarted_after
 from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import FOLLOWING, JobState
 from jobpipe.pipelines.tree import plain
-from jobpipe_registry.errors import OrderChanged, Unavailable
 from jobpipe_registry.job_records import EndRecord, Order
-from jobpipe_registry.jobs import JobRecords, Jobs
+from jobpipe_registry.registry_errors import OrderChanged, Unavailable
+from jobpipe_registry.registry_jobs import JobRecords, Jobs
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from jobpipe_registry.machine import start_ticks
+from jobpipe_registry.process_identity import start_ticks
 
 log = logging.getLogger(__name__)
 

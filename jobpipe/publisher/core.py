@@ -49,8 +49,8 @@ from jobpipe.publisher.readable import check_size
 from jobpipe.publisher.target import WriteTarget
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
 from jobpipe.store.position import Position
-from jobpipe_registry.errors import RegistryError
 from jobpipe_registry.names import check_name
+from jobpipe_registry.registry_errors import RegistryError
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from jobpipe.errors import AddressError, ConfigError, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.publisher.attach import START_SECONDS, CoordinatorProcess, identity, start_coordinator
-from jobpipe_registry.machine import Place, lives, start_ticks
+from jobpipe_registry.process_identity import Place, lives, start_ticks
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from jobpipe.flows.schema import EVOLUTIONS
 from jobpipe.flows.threads import ThreadRunner
 from jobpipe.publisher.readable import readable_schema, require_columns
 from jobpipe.store.boundary import Boundary
-from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import MAX_PARALLELISM, check_name
+from jobpipe_registry.registry_errors import InvalidName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

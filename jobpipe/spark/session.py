@@ -13,8 +13,8 @@ from jobpipe.spark.interpreter import is_local
 from jobpipe.spark.launched import coming_launch, spark_defaults
 from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, LOCAL_FS, hindrance, in_process_conf
 from jobpipe.spark.start_log import start_log
-from jobpipe_registry.embedded import find_java
-from jobpipe_registry.errors import Unavailable
+from jobpipe_registry.embedded.embedded_zookeeper import find_java
+from jobpipe_registry.registry_errors import Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

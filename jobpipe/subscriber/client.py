@@ -27,8 +27,8 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import Fetched, decode, fetch_plan, is_intact
 from jobpipe.subscriber.follower import ANSWER_SECONDS, FollowerState, TopicFollower
 from jobpipe.subscriber.waiting import connect
-from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import check_name
+from jobpipe_registry.registry_errors import InvalidName
 
 log = logging.getLogger(__name__)
 

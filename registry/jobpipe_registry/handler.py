@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from jobpipe_registry.errors import RegistryError
-from jobpipe_registry.jobs import Jobs
-from jobpipe_registry.records import OwnerRecord, RegisterRecord
-from jobpipe_registry.watch import Watch
+from jobpipe_registry.node_watch import Watch
+from jobpipe_registry.registry_errors import RegistryError
+from jobpipe_registry.registry_jobs import Jobs
+from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 
 WatchCallback = Callable[[list[RegisterRecord]], None]
 

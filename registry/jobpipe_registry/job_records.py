@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.machine import Place
-from jobpipe_registry.records import Record, require_integer, require_seconds, require_text
+from jobpipe_registry.process_identity import Place
+from jobpipe_registry.registry_errors import BadRecord
+from jobpipe_registry.topic_records import Record, require_integer, require_seconds, require_text
 
 WANTS = ("run", "stop")
 ENDS = ("FINISHED", "FAILED", "STOPPED", "CANCELED")

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobpipe_registry.errors import NotStarted, Unavailable
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
-from jobpipe_registry.tree import TreeHandler
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import NotStarted, Unavailable
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.tree.tree_handler import TreeHandler
 
 
 @dataclass

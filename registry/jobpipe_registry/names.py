@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from jobpipe_registry.errors import InvalidName
+from jobpipe_registry.registry_errors import InvalidName
 
 MAX_PARALLELISM = 4096  # a listing of that many nodes stays far below ZooKeeper's 1 MiB packet limit
 

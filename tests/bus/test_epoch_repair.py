@@ -17,7 +17,7 @@ from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe_registry.nodes import SetData
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.bus.kit import Bus, publish
 
 ROWS = NumberedRows("orders", partitions=2, rows=50, payload=10)

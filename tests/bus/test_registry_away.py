@@ -13,7 +13,7 @@ from jobpipe.discovery.locate import locate
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.net.certs import ensure_home
 from jobpipe.testing import Checker, NumberedRows
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until
 from tests.harness.zookeeper import settings_of
 

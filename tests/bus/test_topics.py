@@ -17,7 +17,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
-from jobpipe_registry.records import RegisterRecord
+from jobpipe_registry.topic_records import RegisterRecord
 from tests.bus.kit import Bus, publish, until
 from tests.bus.query import Query
 

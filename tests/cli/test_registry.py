@@ -12,7 +12,7 @@ import pytest
 
 from jobpipe.cli.doctor_registry import permissions
 from jobpipe.config import load
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run
 from tests.harness.zookeeper import settings_of
 from tests.troubleshooting import on_page

@@ -17,8 +17,8 @@ from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store import spools
 from jobpipe.subscriber.client import subscribe
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.tree import TreeHandler
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.tree.tree_handler import TreeHandler
 from tests.cli.buskit import publish
 from tests.cli.conftest import Run
 from tests.troubleshooting import on_page

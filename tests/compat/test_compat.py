@@ -40,7 +40,7 @@ REGISTRY = """
 import sys
 from pathlib import Path
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper, find_jars
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper, find_jars
 
 zookeeper = EmbeddedZooKeeper(Path(sys.argv[1]))
 zookeeper.ensure()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe_registry.embedded import find_jars
+from jobpipe_registry.embedded.embedded_zookeeper import find_jars
 from tests.spark.kit import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
@@ -93,7 +93,7 @@ def test_an_embedded_registry_by_zookeeper_home(settings_of_test: dict[str, str]
         if jar.name.startswith(("zookeeper", "netty", "slf4j", "log4j", "metrics-core", "snappy")):
             (lib / jar.name).symlink_to(jar)
     home = {"jobpipe.home": str(tmp_path / "home")}
-    program = f"{USE}\nfrom jobpipe_registry.embedded import EmbeddedZooKeeper\n"
+    program = f"{USE}\nfrom jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper\n"
     program += "EmbeddedZooKeeper(jobpipe.config.load().home).stop()"
     assert json.loads(run(program, settings_of_test | home, ZOOKEEPER_HOME=str(lib.parent))) == [2, 4]
 

@@ -18,8 +18,8 @@ from jobpipe.config.source_kinds import ASSIGN, ENDING, NAME, STARTING, TIMES, T
 from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
 from jobpipe.config.values import BadValueError
 from jobpipe.config.writer_options import WRITER_OPTIONS
-from jobpipe_registry.errors import InvalidName
 from jobpipe_registry.names import check_name
+from jobpipe_registry.registry_errors import InvalidName
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 HERE = Path()

@@ -24,9 +24,9 @@ from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState, Want
-from jobpipe_registry.errors import NotOrdered, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.machine import Place, start_ticks
+from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.registry_errors import NotOrdered, Unavailable
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
 from tests.troubleshooting import on_page

@@ -27,11 +27,11 @@ from jobpipe.control.tools import Tools
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
 from jobpipe.pipelines.states import REPLACED, JobState
-from jobpipe_registry.errors import LeaseHeld, NotOrdered
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.jobs import JobRecords, StateCallback
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-from jobpipe_registry.watch import Watch
+from jobpipe_registry.node_watch import Watch
+from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered
+from jobpipe_registry.registry_jobs import JobRecords, StateCallback
 from tests.control.world import NAME, Cluster, FakePlugins, job_of
 
 MOST_STEPS = 400

@@ -14,8 +14,8 @@ from jobpipe.control.verdict import EndOf, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins import LaunchState
 from jobpipe.pipelines.states import JobState
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import JobRecords
-from jobpipe_registry.machine import Place, start_ticks
+from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.registry_jobs import JobRecords
 
 ATTEMPT = AttemptRow(
     run="r", pipeline="p", job="j", number=5, version=1, state=JobState.SUBMITTED, began=1.0, launched="x"

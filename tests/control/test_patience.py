@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobpipe.control.patience import AWAY_SECONDS, PatientJobs
-from jobpipe_registry.errors import OrderChanged, Unavailable
+from jobpipe_registry.registry_errors import OrderChanged, Unavailable
 
 
 def test_only_one_question_in_a_while_waits() -> None:

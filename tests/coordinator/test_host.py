@@ -21,9 +21,9 @@ from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.messages import Reply
-from jobpipe_registry.machine import Place
 from jobpipe_registry.nodes import Create
-from jobpipe_registry.records import OwnerRecord
+from jobpipe_registry.process_identity import Place
+from jobpipe_registry.topic_records import OwnerRecord
 from tests.coordinator.kit import NAMESPACE, Gate, World, run, seal, until
 from tests.troubleshooting import on_page
 

@@ -15,7 +15,7 @@ from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.topic_log import TopicLog
 from jobpipe.wire.codec import MAX_ID
-from jobpipe_registry.records import MAX_EPOCH, MAX_STEP
+from jobpipe_registry.topic_records import MAX_EPOCH, MAX_STEP
 from tests.coordinator.kit import NAMESPACE, World, run, seal
 
 WRITTEN = [b"9223372036854775807", b"9007199254740991", b"1000003", b"-1", b"", b"garbage", b"x" * 1_000_000]

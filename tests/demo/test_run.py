@@ -21,7 +21,7 @@ from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 JOBS = tuple(load_pipeline(flights_examples() / PIPELINE).jobs)
 SLEEP = "import time; time.sleep(600)"

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import jobpipe_registry.keeper
-import jobpipe_registry.tree_jobs
+import jobpipe_registry.tree.registration_keeper
+import jobpipe_registry.tree.tree_jobs
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
-from jobpipe_registry.records import OwnerRecord, RegisterRecord
+from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 from tests.explore.interleave_steps import Actor, Changed, Policy, acting, run
 
 TOPIC = "orders"
@@ -118,7 +118,7 @@ def _run(first: str, last: str, after: int) -> tuple[int, str | None]:
     quiet = Changed(threading, RLock=_Lock, Thread=mock.Mock())
     modules = [
         mock.patch.object(module, "threading", quiet)
-        for module in (jobpipe_registry.keeper, jobpipe_registry.tree_jobs)
+        for module in (jobpipe_registry.tree.registration_keeper, jobpipe_registry.tree.tree_jobs)
     ]
     with modules[0], modules[1]:
         tree = MemoryTree()

@@ -20,8 +20,8 @@ from unittest import mock
 
 import jobpipe.coordinator.coordinator
 import jobpipe.publisher.channel
-import jobpipe_registry.changes
-import jobpipe_registry.keeper
+import jobpipe_registry.tree.registration_keeper
+import jobpipe_registry.tree.topic_changes
 from jobpipe.config import Config
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.presence import Parent
@@ -31,8 +31,8 @@ from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
 from jobpipe.net.served import ServedLink
 from jobpipe.net.timing import Timing
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
+from jobpipe_registry.registry_errors import Unavailable
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_net import Network
 from tests.explore.scheduled_process import PROCESS, Process
@@ -44,7 +44,13 @@ KEEP_SECONDS = 3.0  # of the registry's keeper, which really looks each 10 s
 TIDY_SECONDS = 0.5
 TICK_SECONDS = 0.5  # most of a run would be ticks of the coordinators, which really tick each 0.2 s
 HOST = "h1"
-TIMED = "jobpipe.coordinator", "jobpipe.net", "jobpipe.publisher", "jobpipe_registry.tree", "jobpipe_registry.changes"
+TIMED = (
+    "jobpipe.coordinator",
+    "jobpipe.net",
+    "jobpipe.publisher",
+    "jobpipe_registry.tree.tree_handler",
+    "jobpipe_registry.tree.topic_changes",
+)
 
 
 class _Nodes(_MemoryNodes):
@@ -264,8 +270,8 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
         return 1 if process is None else process.pid
 
     virtual = virtual_time(loop)
-    jobpipe_registry.keeper._jitter.seed(seed)
-    jobpipe_registry.changes._jitter.seed(seed)
+    jobpipe_registry.tree.registration_keeper._jitter.seed(seed)
+    jobpipe_registry.tree.topic_changes._jitter.seed(seed)
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             mine = name.startswith(
@@ -273,15 +279,15 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
                     "jobpipe.coordinator",
                     "jobpipe.net",
                     "jobpipe.publisher",
-                    "jobpipe_registry.tree",
-                    "jobpipe_registry.changes",
+                    "jobpipe_registry.tree.tree_handler",
+                    "jobpipe_registry.tree.topic_changes",
                 )
             )
             if mine and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", virtual))
-        for module in (jobpipe_registry.keeper, jobpipe.publisher.channel):
+        for module in (jobpipe_registry.tree.registration_keeper, jobpipe.publisher.channel):
             stack.enter_context(mock.patch.object(module, "threading", virtual_threading(loop)))
-        stack.enter_context(mock.patch.object(jobpipe_registry.keeper, "_KEEP_SECONDS", KEEP_SECONDS))
+        stack.enter_context(mock.patch.object(jobpipe_registry.tree.registration_keeper, "_KEEP_SECONDS", KEEP_SECONDS))
         stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "TICK_SECONDS", TICK_SECONDS))
         stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "RETAIN_EVERY", 2))
         stands_in: dict[str, Any] = {

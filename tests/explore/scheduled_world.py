@@ -14,8 +14,8 @@ from unittest import mock
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 from jobpipe.testing import Journal, NumberedRows
-from jobpipe_registry.errors import RegistryError
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
+from jobpipe_registry.registry_errors import RegistryError
 from tests.explore import interleave_steps
 from tests.explore.interleave_log import small_reserve
 from tests.explore.interleave_steps import stepping

@@ -24,7 +24,7 @@ from jobpipe.store.database import Database
 from jobpipe.store.files import rewrite_file
 from jobpipe.store.tables import check_format
 from jobpipe.store.topic_log import TopicLog
-from jobpipe_registry.asked_last import AskedLast
+from jobpipe_registry.tree.last_call_wins import AskedLast
 from tests.explore import cancel, fail
 from tests.explore.interleave import Explorer, Spec
 from tests.explore.interleave_registry import explore_pair

@@ -40,10 +40,10 @@ from jobpipe.store.reader import CatalogReader, SegmentRange
 from jobpipe.store.segment import SegmentFile
 from jobpipe.testing import SCHEMA
 from jobpipe.wire.messages import Hello, Reply, Request
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.start_options import Options
 from tests.explore import sqlite_files
 from tests.explore.world_disk import Fault, GuardedConnection, Sites, SQLiteFiles, patched_os
 from tests.explore.world_loop import WorldLoop, YieldingRLock

@@ -14,7 +14,7 @@ from jobpipe.net.capability import write_ticket
 from jobpipe.store.batches import APPENDERS
 from jobpipe.store.files import new_write_id
 from jobpipe.testing import SCHEMA
-from jobpipe_registry.records import OwnerRecord
+from jobpipe_registry.topic_records import OwnerRecord
 from tests.explore import world_asking as asking
 from tests.explore.world import HOST, HOST_ENDPOINT, SECRET, TOPIC, Coordinator, World
 from tests.explore.world_stage import BASE, GIVEN_UP, QUERY, SUBSCRIBER, Stage, Violation

@@ -14,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 
 from jobpipe.discovery.locate import Location, locate
 from jobpipe.errors import RegistryUnavailable, TopicNotFound
-from jobpipe_registry.kazoo_client import TlsHandler
+from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
 from tests.faults.rig import (
     OWN_ZOOKEEPER,
     PATIENCE,

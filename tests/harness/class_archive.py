@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.jvm import DRIVER_ARCHIVE, PLAIN_ARCHIVE, QUICK, QUIET, ZOOKEEPER_ARCHIVE
 from tests.spark.jobs.session import session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness import publish
 from tests.harness.processes import Harness
 from tests.harness.program import Program

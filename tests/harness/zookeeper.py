@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
-from jobpipe_registry.identity import Tls
+from jobpipe_registry.credentials import Tls
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.program import END_SECONDS
 from tests.harness.proxy import FaultProxy
 

@@ -21,7 +21,7 @@ from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocol
 from jobpipe.net.address import Endpoint
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-from jobpipe_registry.records import OwnerRecord, RegisterRecord
+from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 from tests.harness.proxy import FaultProxy
 from tests.net.kit import HELLO, Authority, Mode, bound, peer, read_all, run, serving
 

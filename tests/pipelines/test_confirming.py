@@ -10,9 +10,9 @@ import pytest
 
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.pipelines.runner.holding import Holding, Replaced
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.job_records import Order
-from jobpipe_registry.jobs import Jobs
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.registry_jobs import Jobs
 from tests.registry.worlds import DEADLINE, MemoryWorld
 
 JOB = ("shop", "copy")

@@ -31,7 +31,7 @@ from jobpipe.pipelines.places import Places
 from jobpipe.pipelines.run_alerts import RunAlerts
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
-from jobpipe_registry.machine import lives
+from jobpipe_registry.process_identity import lives
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE
 from tests.troubleshooting import on_page

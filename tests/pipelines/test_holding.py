@@ -19,11 +19,11 @@ import pytest
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.pipelines.runner import holding
 from jobpipe.pipelines.runner.holding import Holding, Replaced
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import Jobs
-from jobpipe_registry.machine import Place, start_ticks
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
+from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.registry_jobs import Jobs
 from tests.pipelines.waiting import DEADLINE, eventually
 
 JOB = ("flights", "report")

@@ -19,7 +19,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from jobpipe.pipelines.runner import stopping
 from jobpipe.pipelines.runner.stopping import StopAsked, StopRequest, watch_parent
 from jobpipe.pipelines.snapshot import ParentProcess
-from jobpipe_registry.machine import start_ticks
+from jobpipe_registry.process_identity import start_ticks
 from tests.pipelines.waiting import DEADLINE, eventually
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

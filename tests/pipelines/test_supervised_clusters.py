@@ -12,8 +12,8 @@ from jobpipe.pipelines import launching, supervisor
 from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import JobState
-from jobpipe_registry.errors import NotOrdered
 from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.registry_errors import NotOrdered
 from tests.pipelines.test_supervisor import JOB, Fake, World, world
 from tests.pipelines.waiting import DEADLINE, eventually
 

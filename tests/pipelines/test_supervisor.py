@@ -20,10 +20,10 @@ from jobpipe.pipelines.restarts import Restarts
 from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import Jobs
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.registry_jobs import Jobs
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE, eventually
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.registry.worlds import MemoryWorld, World, ZooKeeperWorld
 
 _numbers = itertools.count(1)

@@ -1,7 +1,7 @@
 """A real ZooKeeper that knows its clients: SASL by a JAAS file, TLS by PEM files, all on loopback, in one folder.
 
-It is what an operator would set up, so only the jars of :mod:`jobpipe_registry.embedded` are used. Java is bound to
-this process by :mod:`jobpipe_registry.parent_bound`, and ends with it.
+It is what an operator would set up, so only the jars of :mod:`jobpipe_registry.embedded.embedded_zookeeper` are used. Java is bound to
+this process by :mod:`jobpipe_registry.embedded.die_with_parent`, and ends with it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from jobpipe_registry.embedded import find_jars, find_java
-from jobpipe_registry.four_letter import is_serving
+from jobpipe_registry.embedded.embedded_zookeeper import find_jars, find_java
+from jobpipe_registry.embedded.four_letter_words import is_serving
 
 START_SECONDS = 45.0
 _SASL = "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
@@ -193,7 +193,7 @@ class SecuredZooKeeper:
         root = Path(__file__).parents[2]
         with (self.folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobpipe_registry.parent_bound", str(os.getpid()), *command],
+                [sys.executable, "-P", "-m", "jobpipe_registry.embedded.die_with_parent", str(os.getpid()), *command],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(root)},
                 stdin=subprocess.DEVNULL,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe_registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned
-from jobpipe_registry.records import MAX_EPOCH, RegisterRecord
+from jobpipe_registry.registry_errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned
+from jobpipe_registry.topic_records import MAX_EPOCH, RegisterRecord
 from tests.registry.worlds import DEADLINE, Recorder, World, eventually, owner, record
 
 
@@ -681,7 +681,7 @@ class TestLife:
     def test_another_process_is_told_so(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         handler = world.handler()
         with monkeypatch.context() as patch:
-            patch.setattr("jobpipe_registry.tree.os.getpid", lambda: -1)
+            patch.setattr("jobpipe_registry.tree.tree_handler.os.getpid", lambda: -1)
             with pytest.raises(NotStarted):
                 handler.topics()
             handler.shutdown()

@@ -19,13 +19,13 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
-from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held, start_time
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.four_letter import ask, count_sessions, is_serving
-from jobpipe_registry.kazoo_client import TlsHandler
-from jobpipe_registry.machine import Place
-from jobpipe_registry.transport import make_context
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held, start_time
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
+from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
+from jobpipe_registry.process_identity import Place
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 from tests.registry.worlds import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -119,7 +119,7 @@ def test_it_is_private(home: Path) -> None:
 @pytest.mark.slow
 def test_ten_processes_start_one_server(home: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from jobpipe_registry.embedded import EmbeddedZooKeeper as E; "
+        "import sys; from pathlib import Path; from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper as E; "
         "s = E(Path(sys.argv[1])); e = s.ensure(); print(e, s.status().pid, s.status().java_pid)"
     )
     processes = [
@@ -135,7 +135,8 @@ def test_ten_processes_start_one_server(home: Path) -> None:
     supervisors = [
         process.pid
         for process in psutil.process_iter(["cmdline"])
-        if marker in (process.info["cmdline"] or []) and "jobpipe_registry.embedded_server" in process.info["cmdline"]
+        if marker in (process.info["cmdline"] or [])
+        and "jobpipe_registry.embedded.embedded_server" in process.info["cmdline"]
     ]
     assert supervisors == [status.pid]
 
@@ -302,15 +303,13 @@ def test_options_that_are_no_words_are_reported(home: Path, monkeypatch: pytest.
 
 
 def test_missing_pyspark_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobpipe_registry.embedded.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("jobpipe_registry.embedded.embedded_zookeeper.importlib.util.find_spec", lambda _: None)
     with pytest.raises(Unavailable):
         EmbeddedZooKeeper(home).ensure()
 
 
 def test_pyspark_is_found_without_an_import() -> None:
-    program = (
-        "import sys; from jobpipe_registry.embedded import find_jars; find_jars(); assert 'pyspark' not in sys.modules"
-    )
+    program = "import sys; from jobpipe_registry.embedded.embedded_zookeeper import find_jars; find_jars(); assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert list(find_jars().glob("zookeeper-3.*.jar"))
 

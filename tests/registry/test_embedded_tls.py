@@ -21,16 +21,16 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe_registry import embedded_files, embedded_server
-from jobpipe_registry.embedded import EmbeddedStatus, EmbeddedZooKeeper
-from jobpipe_registry.embedded_files import EmbeddedFiles
-from jobpipe_registry.embedded_server import JavaSupervisor
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.four_letter import ask, count_sessions
-from jobpipe_registry.identity import Tls
-from jobpipe_registry.kazoo_client import TlsHandler
-from jobpipe_registry.transport import make_context
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from jobpipe_registry.credentials import Tls
+from jobpipe_registry.embedded import embedded_files, embedded_server
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles
+from jobpipe_registry.embedded.embedded_server import JavaSupervisor
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedStatus, EmbeddedZooKeeper
+from jobpipe_registry.embedded.four_letter_words import ask, count_sessions
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
+from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 from tests.harness.proxy import FaultProxy
 from tests.registry.secured import Authority
 from tests.registry.worlds import eventually

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from jobpipe_registry.errors import (
+from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.job_records import EndRecord, Lease, Order
+from jobpipe_registry.nodes import Operation
+from jobpipe_registry.registry_errors import (
     BadRecord,
     InvalidName,
     LeaseHeld,
@@ -20,10 +23,7 @@ from jobpipe_registry.errors import (
     RegistryError,
     Unavailable,
 )
-from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import JobRecords, Jobs
-from jobpipe_registry.nodes import Operation
+from jobpipe_registry.registry_jobs import JobRecords, Jobs
 from tests.registry.worlds import DEADLINE, MemoryWorld, World, eventually
 
 JOB = ("flights", "delays")
@@ -260,7 +260,7 @@ class TestLeases:
         assert (b.state(*JOB).lease, b.state(*JOB).end) == (None, None)
 
     def test_another_instance_may_have_taken_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("jobpipe_registry.tree_jobs._KEEP_SECONDS", 0.1)
+        monkeypatch.setattr("jobpipe_registry.tree.tree_jobs._KEEP_SECONDS", 0.1)
         (_, jobs), b, lost = ordered(world), world.handler().jobs, Lost()
         jobs.take_lease(*JOB, lease(), lost)
         with jobs._turn():  # type: ignore[attr-defined]  # its thread cannot be quicker
@@ -405,7 +405,7 @@ def test_a_state_is_of_one_moment(monkeypatch: pytest.MonkeyPatch, how: str) -> 
 
 def test_a_lost_answer_does_not_leave_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease that was reported as not taken must go; an order that was written counts as written."""
-    monkeypatch.setattr("jobpipe_registry.tree_jobs._KEEP_SECONDS", 0.1)
+    monkeypatch.setattr("jobpipe_registry.tree.tree_jobs._KEEP_SECONDS", 0.1)
     world = MemoryWorld("/test/topics")
     handler, other = world.handler(), world.handler().jobs
     nodes = handler.memory_nodes()

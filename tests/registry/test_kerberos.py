@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from kazoo.security import ACL, Id
 
-from jobpipe_registry import kazoo_client
-from jobpipe_registry.errors import BadOption, Unavailable
-from jobpipe_registry.identity import Sasl
-from jobpipe_registry.kazoo_client import _for_kazoo, check_options
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.credentials import Sasl
+from jobpipe_registry.registry_errors import BadOption, Unavailable
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.zookeeper import kazoo_client
+from jobpipe_registry.zookeeper.kazoo_client import _for_kazoo, check_options
+from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
 from tests.registry import kerberos
 from tests.registry.kerberos import REALM, Realm

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe_registry import machine
-from jobpipe_registry.machine import Place, lives, start_ticks
-from jobpipe_registry.records import OwnerRecord
+from jobpipe_registry import process_identity
+from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.topic_records import OwnerRecord
 
 HERE = Place.here()
 STARTED = psutil.Process().create_time()
@@ -58,7 +58,7 @@ def test_without_boot_id_nothing_is_certain(
     dead: tuple[int, float, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """R3: as on macOS; two places that are equally unknown are not the same one."""
-    monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr(process_identity, "BOOT_ID", tmp_path / "missing")
     assert lives(*dead, Place.here()) is None
 
 
@@ -74,7 +74,7 @@ def test_a_process_that_is_hidden_may_live(monkeypatch: pytest.MonkeyPatch) -> N
     def hidden(pid: int) -> psutil.Process:
         raise psutil.NoSuchProcess(pid)
 
-    monkeypatch.setattr(machine.psutil, "Process", hidden)
+    monkeypatch.setattr(process_identity.psutil, "Process", hidden)
     assert lives(os.getpid(), STARTED, TICKS, HERE) is None
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe_registry.errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned, Unavailable
 from jobpipe_registry.names import MAX_PARALLELISM, Paths, check_name, child_index, child_name
-from jobpipe_registry.records import MAX_EPOCH, MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
+from jobpipe_registry.registry_errors import BadRecord, InvalidName, NotStarted, RegistryError, TopicOwned, Unavailable
+from jobpipe_registry.topic_records import MAX_EPOCH, MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from tests.registry.worlds import owner, record
 
 untimed = settings(deadline=None)  # the machine may be busy; the run as a whole has its time-out

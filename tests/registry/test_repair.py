@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from jobpipe_registry.errors import BadRecord, TopicOwned
-from jobpipe_registry.records import MAX_EPOCH
+from jobpipe_registry.registry_errors import BadRecord, TopicOwned
+from jobpipe_registry.topic_records import MAX_EPOCH
 from tests.registry.worlds import World, owner, record
 
 MEGABYTE = b"x" * 1_000_000

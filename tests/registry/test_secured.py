@@ -17,10 +17,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 
-from jobpipe_registry.acl import Exposed
-from jobpipe_registry.errors import BadOption, Unavailable
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import BadOption, Unavailable
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.zookeeper.acl import Exposed
+from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
 from tests.registry.secured import Authority, SecuredZooKeeper
 from tests.registry.worlds import Recorder, eventually, owner, record
@@ -451,7 +451,7 @@ def test_nodes_that_strangers_may_change_are_found_and_mended(
     options = {"topic.storage": "/old/topics"}
     fill(start(lenient.endpoint, options))
     other(lenient.endpoint).create("/old/topics/orders/foreign", b"", acl=[make_acl("world", "anyone", read=True)])
-    with caplog.at_level(logging.WARNING, "jobpipe_registry.zookeeper"):
+    with caplog.at_level(logging.WARNING, "jobpipe_registry.zookeeper.zookeeper_handler"):
         handler = start(lenient.endpoint, {**options, **ALICE})
     assert "strangers may change /old/topics (permissions crwda)" in caplog.text
     found = {node.path: node for node in handler.exposed_nodes()}

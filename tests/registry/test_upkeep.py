@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from jobpipe_registry.errors import Unavailable
 from jobpipe_registry.memory import MemoryRegisterServerHandler
 from jobpipe_registry.nodes import Operation
+from jobpipe_registry.registry_errors import Unavailable
 from tests.registry.worlds import MemoryWorld, Recorder, World, eventually, owner, record
 
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
-    monkeypatch.setattr("jobpipe_registry.watch._RELIST_SECONDS", 0.1)
-    monkeypatch.setattr("jobpipe_registry.keeper._KEEP_SECONDS", 0.1)
+    monkeypatch.setattr("jobpipe_registry.node_watch._RELIST_SECONDS", 0.1)
+    monkeypatch.setattr("jobpipe_registry.tree.registration_keeper._KEEP_SECONDS", 0.1)
     return MemoryWorld("/test/topics")
 
 

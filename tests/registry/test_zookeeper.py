@@ -17,10 +17,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from jobpipe_registry.embedded import EmbeddedZooKeeper
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.kazoo_client import Client
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.zookeeper.kazoo_client import Client
+from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
 from tests.registry.worlds import Recorder, ZooKeeperWorld, eventually, owner, record
 

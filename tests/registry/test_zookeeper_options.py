@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from jobpipe_registry.acl import Exposed, exposed, to_kazoo
-from jobpipe_registry.errors import BadOption
-from jobpipe_registry.identity import Grant, Sasl, parse_acl
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.credentials import Grant, Sasl, parse_acl
+from jobpipe_registry.registry_errors import BadOption
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.zookeeper.acl import Exposed, exposed, to_kazoo
 
 ALL = "crwda"
 DIGEST = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": "canary-1"}

@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-from jobpipe_registry.records import OwnerRecord, RegisterRecord
-from jobpipe_registry.zookeeper import ZooKeeperRegisterServerHandler
+from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
+from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 
 DEADLINE = 15.0
 

@@ -29,7 +29,7 @@ from jobpipe.net.revocation import revoke
 from jobpipe.net.timing import Timing
 from jobpipe.net.tls import Credentials
 from jobpipe.wire import Hello, Welcome
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.zookeeper import settings_of
 
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)

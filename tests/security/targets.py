@@ -21,8 +21,8 @@ from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, 
 from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER
 from jobpipe.wire.messages import Reply
-from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord, parse_epoch
+from jobpipe_registry.registry_errors import BadRecord
+from jobpipe_registry.topic_records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord, parse_epoch
 from tests.wire.kit import HELLO, WELCOME
 
 CHUNKS = (7, 64, 1 << 20, 1, 1000, 300, 5000, 1 << 20)

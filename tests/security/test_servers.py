@@ -20,7 +20,7 @@ from jobpipe.net.revocation import revoke
 from jobpipe.net.server import Server
 from jobpipe.net.tls import Credentials, client_context
 from jobpipe.wire import Hello
-from jobpipe_registry.records import RegisterRecord
+from jobpipe_registry.topic_records import RegisterRecord
 from tests.net.kit import NAME, Echo, bound
 from tests.security.conftest import Served
 from tests.security.kit import TIMING, TOPIC, VERSIONS, Dial, World, settings

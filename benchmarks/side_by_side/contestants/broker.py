@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.side_by_side.processes import Processes, RunFailed
-from jobpipe_registry.embedded import find_java
+from jobpipe_registry.embedded.embedded_zookeeper import find_java
 
 POMS = Path(__file__).parents[1] / "kafka_jars"
 START_SECONDS = 60.0

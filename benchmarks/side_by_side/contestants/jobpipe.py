@@ -19,7 +19,7 @@ from jobpipe import JobPipeSink
 
 START_SECONDS = 60.0
 ENSURE = (
-    "import sys, pathlib; from jobpipe_registry.embedded import EmbeddedZooKeeper; "
+    "import sys, pathlib; from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper; "
     "print(EmbeddedZooKeeper(pathlib.Path(sys.argv[1])).ensure(), flush=True)"
 )
 

@@ -25,7 +25,7 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.wire.messages import Hello
-from jobpipe_registry.embedded import EmbeddedZooKeeper
+from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 LOCATE_SECONDS = 60.0
 CALL_SECONDS = 120.0

@@ -21,7 +21,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.kinds import Text
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe.pipelines.sessions import members
-from jobpipe_registry.machine import Place, lives, start_ticks
+from jobpipe_registry.process_identity import Place, lives, start_ticks
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.job_records import EndRecord
-from jobpipe_registry.jobs import Jobs
+from jobpipe_registry.registry_jobs import Jobs
 
 log = logging.getLogger(__name__)
 

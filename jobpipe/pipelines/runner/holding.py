@@ -12,10 +12,10 @@ from collections.abc import Callable
 import psutil
 
 from jobpipe.errors import RegistryUnavailable
-from jobpipe_registry.errors import LeaseHeld, NotOrdered, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.jobs import JobRecords, Jobs
-from jobpipe_registry.machine import Place, lives, start_ticks
+from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, Unavailable
+from jobpipe_registry.registry_jobs import JobRecords, Jobs
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobpipe_registry.errors import BadOption
-from jobpipe_registry.identity import Grant, Sasl, Tls, parse_acl, parse_sasl, parse_tls
+from jobpipe_registry.credentials import Grant, Sasl, Tls, parse_acl, parse_sasl, parse_tls
+from jobpipe_registry.registry_errors import BadOption
 
 _LONGEST_WAIT = 3600.0
 

@@ -25,11 +25,11 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import KazooRetry
 
-from jobpipe_registry.errors import BadOption, RegistryError
-from jobpipe_registry.identity import Sasl, Tls
-from jobpipe_registry.kazoo_log import KazooLog
-from jobpipe_registry.transport import make_context
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.credentials import Sasl, Tls
+from jobpipe_registry.registry_errors import BadOption, RegistryError
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.zookeeper.kazoo_log import KazooLog
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 

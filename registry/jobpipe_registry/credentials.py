@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobpipe_registry.errors import BadOption
+from jobpipe_registry.registry_errors import BadOption
 
 _PERMISSIONS = "crwda"
 _GRANT = re.compile(r"\s*(?:(auth|open)|([a-z0-9]+):(.+?):([crwda]+))\s*(?:,|$)")

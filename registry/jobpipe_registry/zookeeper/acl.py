@@ -8,7 +8,7 @@ from typing import Any
 
 from kazoo.security import ACL, Id, Permissions
 
-from jobpipe_registry.identity import Grant
+from jobpipe_registry.credentials import Grant
 
 _BITS = {
     "c": Permissions.CREATE,

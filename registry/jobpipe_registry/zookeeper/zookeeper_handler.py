@@ -9,14 +9,14 @@ from typing import Any, cast
 
 from kazoo.exceptions import InvalidACLError, NoAuthError, NodeExistsError, NoNodeError, ZookeeperError
 
-from jobpipe_registry.acl import Exposed, exposed, to_kazoo
-from jobpipe_registry.errors import RegistryError
-from jobpipe_registry.kazoo_client import check_options
 from jobpipe_registry.nodes import Conflict, Create, Node, Nodes, Notify, Operation, SetData
-from jobpipe_registry.records import MAX_RECORD_BYTES
-from jobpipe_registry.tree import TreeHandler
-from jobpipe_registry.zookeeper_options import Options
-from jobpipe_registry.zookeeper_session import Session
+from jobpipe_registry.registry_errors import RegistryError
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.topic_records import MAX_RECORD_BYTES
+from jobpipe_registry.tree.tree_handler import TreeHandler
+from jobpipe_registry.zookeeper.acl import Exposed, exposed, to_kazoo
+from jobpipe_registry.zookeeper.kazoo_client import check_options
+from jobpipe_registry.zookeeper.zookeeper_session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
-from jobpipe_registry.errors import BadRecord
-from jobpipe_registry.machine import Place
 from jobpipe_registry.names import MAX_PARALLELISM
+from jobpipe_registry.process_identity import Place
+from jobpipe_registry.registry_errors import BadRecord
 
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
 RECORD_VERSION = 1

@@ -15,8 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from jobpipe_registry.errors import RegistryError
 from jobpipe_registry.nodes import Nodes, Notify
+from jobpipe_registry.registry_errors import RegistryError
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from jobpipe_registry.errors import BadRecord, InvalidName
 from jobpipe_registry.names import Paths, check_job_name, check_name, child_index
 from jobpipe_registry.nodes import Node, Nodes, Notify
-from jobpipe_registry.records import OwnerRecord, Record, RegisterRecord, parse_epoch
+from jobpipe_registry.registry_errors import BadRecord, InvalidName
+from jobpipe_registry.topic_records import OwnerRecord, Record, RegisterRecord, parse_epoch
 
 logger = logging.getLogger(__name__)
 

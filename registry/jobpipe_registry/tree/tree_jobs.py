@@ -1,6 +1,6 @@
 """The jobs of a namespace on a tree of nodes.
 
-Orders, leases and end records are those of :mod:`jobpipe_registry.jobs`. A lease is an attempt's right to run its job.
+Orders, leases and end records are those of :mod:`jobpipe_registry.registry_jobs`. A lease is an attempt's right to run its job.
 (The leases of a topic's log, which keep batches for a batch read, are another thing.) To change a lease, a process
 first reads the order's node, then the lease's. Its transaction also writes the order's node, and fails if the version
 of that node is no longer the one it has read. So if two processes decide at once, one of them gets a conflict and must
@@ -20,16 +20,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jobpipe_registry.asked_last import AskedLast
-from jobpipe_registry.changes import attempts
-from jobpipe_registry.errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.jobs import JobRecords, Jobs, LeaseLost, StateCallback
 from jobpipe_registry.names import Paths
+from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
-from jobpipe_registry.tree_reader import Reader
-from jobpipe_registry.watch import TreeWatch, Watch
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
+from jobpipe_registry.registry_jobs import JobRecords, Jobs, LeaseLost, StateCallback
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.tree.last_call_wins import AskedLast
+from jobpipe_registry.tree.topic_changes import attempts
+from jobpipe_registry.tree.tree_reader import Reader
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The supervisor of the embedded ZooKeeper: ``python -m jobpipe_registry.embedded_server DIRECTORY …``
+"""The supervisor of the embedded ZooKeeper: ``python -m jobpipe_registry.embedded.embedded_server DIRECTORY …``
 
 A detached process, one per home (it holds ``server.lock`` for its life). It starts Java on a free loopback port, says
 "ready" once a real read was answered, starts Java again if it dies or stops responding, and ends after ``linger``
@@ -24,12 +24,12 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, start_time
-from jobpipe_registry.four_letter import ask, count_sessions, is_serving
-from jobpipe_registry.machine import Place
-from jobpipe_registry.transport import make_context
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, start_time
+from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
+from jobpipe_registry.process_identity import Place
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
-logger = logging.getLogger("jobpipe_registry.embedded_server")
+logger = logging.getLogger("jobpipe_registry.embedded.embedded_server")
 
 _START_SECONDS = 30.0
 _START_ATTEMPTS = 3
@@ -208,7 +208,14 @@ class JavaSupervisor:
             link = _TLS_CFG if self._state.tls else _PLAIN_CFG
             (self._files.directory / "zoo.cfg").write_text(_ZOO_CFG + link.format(port=port))
             java = self._java = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobpipe_registry.parent_bound", str(os.getpid()), *self._command],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "jobpipe_registry.embedded.die_with_parent",
+                    str(os.getpid()),
+                    *self._command,
+                ],
                 cwd=self._files.directory,
                 env=_java_environment(),
                 stdin=subprocess.DEVNULL,
@@ -282,7 +289,7 @@ class JavaSupervisor:
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
-        from jobpipe_registry.kazoo_client import TlsHandler
+        from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
 
         handler = TlsHandler(self._files.tls) if self._state.tls else None
         client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=4.0, handler=handler, use_ssl=self._state.tls)
@@ -373,7 +380,7 @@ def _free_port(wanted: int) -> int:
 
 def main() -> None:
     """Leave the caller, take the lock, run. A second supervisor of the same home ends at once."""
-    parser = argparse.ArgumentParser(prog="jobpipe_registry.embedded_server")
+    parser = argparse.ArgumentParser(prog="jobpipe_registry.embedded.embedded_server")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--linger", type=float, required=True)
     parser.add_argument("--java", required=True)

@@ -26,10 +26,10 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.errors import BadOption
-from jobpipe_registry.identity import Tls
-from jobpipe_registry.machine import Place
-from jobpipe_registry.transport import make_context
+from jobpipe_registry.credentials import Tls
+from jobpipe_registry.process_identity import Place
+from jobpipe_registry.registry_errors import BadOption
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 _LIFE = datetime.timedelta(days=365 * 30)  # of the certificate, which its file alone vouches for
 _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set

@@ -27,10 +27,10 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held
-from jobpipe_registry.errors import BadOption, Unavailable
-from jobpipe_registry.identity import Tls
-from jobpipe_registry.transport import make_context
+from jobpipe_registry.credentials import Tls
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held
+from jobpipe_registry.registry_errors import BadOption, Unavailable
+from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class EmbeddedZooKeeper:
         if self._tls:
             self._files.make_tls()
         root = str(Path(__file__).parent.parent)
-        command = [sys.executable, "-P", "-m", "jobpipe_registry.embedded_server", str(self._files.directory)]
+        command = [sys.executable, "-P", "-m", "jobpipe_registry.embedded.embedded_server", str(self._files.directory)]
         command += ["--linger", str(self._linger), "--java", java, "--jars", str(jars), "--token", token]
         command += ["--tls"] if self._tls else []
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

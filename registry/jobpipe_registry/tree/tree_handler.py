@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe_registry.changes import Changes, point_text
-from jobpipe_registry.errors import NotStarted, RegistryError
 from jobpipe_registry.handler import RegisterServerHandler, WatchCallback
-from jobpipe_registry.jobs import Jobs
-from jobpipe_registry.keeper import Keeper
 from jobpipe_registry.names import Paths, check_name
+from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Nodes, Notify
-from jobpipe_registry.records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
-from jobpipe_registry.tree_jobs import TreeJobs
-from jobpipe_registry.tree_reader import Reader
-from jobpipe_registry.watch import TreeWatch, Watch
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import NotStarted, RegistryError
+from jobpipe_registry.registry_jobs import Jobs
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.topic_records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
+from jobpipe_registry.tree.registration_keeper import Keeper
+from jobpipe_registry.tree.topic_changes import Changes, point_text
+from jobpipe_registry.tree.tree_jobs import TreeJobs
+from jobpipe_registry.tree.tree_reader import Reader
 
 logger = logging.getLogger(__name__)
 

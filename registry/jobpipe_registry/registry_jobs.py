@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.watch import Watch
+from jobpipe_registry.node_watch import Watch
 
 
 @dataclass(frozen=True)

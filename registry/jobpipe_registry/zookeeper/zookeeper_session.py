@@ -36,11 +36,11 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 
-from jobpipe_registry.errors import Unavailable
-from jobpipe_registry.kazoo_client import Client, explain
-from jobpipe_registry.kazoo_log import KazooLog, hide_secrets
 from jobpipe_registry.nodes import Notify
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import Unavailable
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.zookeeper.kazoo_client import Client, explain
+from jobpipe_registry.zookeeper.kazoo_log import KazooLog, hide_secrets
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import os
 import ssl
 import stat
 
-from jobpipe_registry.errors import BadOption
-from jobpipe_registry.identity import Tls
+from jobpipe_registry.credentials import Tls
+from jobpipe_registry.registry_errors import BadOption
 
 
 def make_context(tls: Tls) -> ssl.SSLContext:

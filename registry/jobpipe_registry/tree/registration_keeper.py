@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jobpipe_registry.asked_last import AskedLast
-from jobpipe_registry.changes import Changes
-from jobpipe_registry.errors import RegistryError, TopicOwned, Unavailable
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Nodes
-from jobpipe_registry.records import OwnerRecord, RegisterRecord
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import RegistryError, TopicOwned, Unavailable
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
+from jobpipe_registry.tree.last_call_wins import AskedLast
+from jobpipe_registry.tree.topic_changes import Changes
 
 logger = logging.getLogger(__name__)
 

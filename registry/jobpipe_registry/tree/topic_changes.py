@@ -11,12 +11,19 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from jobpipe_registry.errors import BadRecord, TopicOwned, Unavailable
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
-from jobpipe_registry.records import MAX_EPOCH, MAX_RECORD_BYTES, MAX_STEP, OwnerRecord, RegisterRecord, parse_epoch
-from jobpipe_registry.tree_reader import Reader
-from jobpipe_registry.zookeeper_options import Options
+from jobpipe_registry.registry_errors import BadRecord, TopicOwned, Unavailable
+from jobpipe_registry.start_options import Options
+from jobpipe_registry.topic_records import (
+    MAX_EPOCH,
+    MAX_RECORD_BYTES,
+    MAX_STEP,
+    OwnerRecord,
+    RegisterRecord,
+    parse_epoch,
+)
+from jobpipe_registry.tree.tree_reader import Reader
 
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
