@@ -40,7 +40,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import LATEST
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from jobpipe_registry.embedded.four_letter_words import ask
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context

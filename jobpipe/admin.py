@@ -38,7 +38,7 @@ from jobpipe.store.boundary import Boundary
 from jobpipe.store.files import is_topic
 from jobpipe.store.position import Position
 from jobpipe.store.spools import has_spool
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

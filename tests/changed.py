@@ -38,7 +38,7 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/errors.py": ["tests/operations", "tests/test_troubleshooting.py", "tests/wire"],
     "jobpipe/flows": ["tests/bus/test_flow_schemas.py", "tests/bus/test_flows.py", "tests/cli/test_flow.py"],
     "jobpipe/hostserver": ["tests/coordinator"],
-    "jobpipe/interrupts.py": ["tests/cli/test_interrupt.py"],
+    "jobpipe/signal_handlers.py": ["tests/cli/test_interrupt.py"],
     "jobpipe/plural.py": ["tests/cli", "tests/pipelines/test_reports.py"],
     "jobpipe/publisher": ["tests/bus/test_plain_publisher.py", "tests/publisher"],
     "jobpipe/py.typed": ["tests/test_names.py"],

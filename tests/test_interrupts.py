@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from jobpipe.interrupts import handled
+from jobpipe.signal_handlers import handled
 
 
 @pytest.mark.parametrize(

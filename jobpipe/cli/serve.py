@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import click
 
 from jobpipe.cli.context import Settings, pass_settings
-from jobpipe.interrupts import stop_event
+from jobpipe.signal_handlers import stop_event
 
 LOOK_SECONDS = 0.5  # between two looks at whether we were told to stop
 

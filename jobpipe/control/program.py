@@ -14,7 +14,7 @@ from jobpipe.control.child_environment import keep_for_children
 from jobpipe.control.interface import Control
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError
-from jobpipe.interrupts import stop_event
+from jobpipe.signal_handlers import stop_event
 
 MakeCore = Callable[[Config, Path | None], AbstractContextManager[Control]]
 

@@ -40,7 +40,7 @@ from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import read_request
 from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
 from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
-from jobpipe.wire.messages import Hello, Request, Welcome
+from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from jobpipe.net.link import Link
 from jobpipe.operations.calls import ask
 from jobpipe.operations.data import ServedRequest
 from jobpipe.operations.hostserver import RENEW_SECONDS, FilesRequest, ForgetLogsRequest, RemoveRequest
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from jobpipe.net.link import connect
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.administration import Driver, HandoverRequest
 from jobpipe.operations.calls import ask
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.process_identity import lives
 from jobpipe_registry.topic_records import OwnerRecord

@@ -12,7 +12,7 @@ from jobpipe.net.link import Link
 from jobpipe.operations.data import HeldPart, KeptPart, PartHeader
 from jobpipe.store.files import FileSegmentSink
 from jobpipe.store.reader import SegmentRange
-from jobpipe.wire.messages import Request
+from jobpipe.wire.wire_messages import Request
 
 
 def part_header(piece: SegmentRange, kept: KeptPart | None = None) -> PartHeader:

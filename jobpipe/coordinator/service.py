@@ -32,7 +32,7 @@ from jobpipe.operations.flows import FLOW_TASKS, ResetFlowRequest
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import Operation, read_request
-from jobpipe.wire.messages import Hello, Request, Welcome
+from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator

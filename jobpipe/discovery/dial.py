@@ -9,7 +9,7 @@ from jobpipe.discovery.security import dial_tls
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.link import Link, connect
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 
 async def dial(config: Config, endpoint: Endpoint, hello: Hello) -> Link:

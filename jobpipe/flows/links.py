@@ -16,7 +16,7 @@ from jobpipe.net.retry import Attempts
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.subscriber.fetch import look_up
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import read_request
 from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder
-from jobpipe.wire.messages import Hello, Request, Welcome
+from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 _OTHERS = CONTROL.keys() | DATA.keys()
 

@@ -20,7 +20,7 @@ from jobpipe.net.stream import copy_of, greeting, mapped
 from jobpipe.net.timing import Timing
 from jobpipe.wire import CHUNK, Data, Fault, Hello, Message, Part, Ping, Pong, Reply, Request, Side, Welcome
 from jobpipe.wire.frames import CONTROL_LIMIT
-from jobpipe.wire.messages import choose_version
+from jobpipe.wire.wire_messages import choose_version
 
 if TYPE_CHECKING:
     from jobpipe.net.address import Endpoint

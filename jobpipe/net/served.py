@@ -23,7 +23,7 @@ from jobpipe.net.timing import Timing
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import encode, fault
 from jobpipe.wire.frames import ASKING_LIMIT
-from jobpipe.wire.messages import choose_version
+from jobpipe.wire.wire_messages import choose_version
 
 log = logging.getLogger(__name__)
 

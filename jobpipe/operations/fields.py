@@ -36,7 +36,7 @@ from jobpipe.operations.values import (
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.wire.codec import share
-from jobpipe.wire.messages import SharedJson
+from jobpipe.wire.wire_messages import SharedJson
 
 MAX_WAIT_SECONDS = 20.0
 """Of one long poll; a peer that wants to wait longer asks again."""

@@ -8,7 +8,7 @@ from jobpipe.errors import RemoteProtocolError
 from jobpipe.operations.fields import Fields, Name, Secret, message, take
 from jobpipe.operations.values import Named, Text, Whole
 from jobpipe.wire.codec import MAX_ID
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 FIELDS = ("topic", "name", "instance", "epoch", "log", "proof")
 

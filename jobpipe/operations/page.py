@@ -13,7 +13,7 @@ from jobpipe.operations.fields import Fields, Nested, checks
 from jobpipe.operations.hostserver import HOSTSERVER
 from jobpipe.operations.table import EVERYBODY, Operation, Table
 from jobpipe.operations.values import Check, Items
-from jobpipe.wire.messages import ROLES
+from jobpipe.wire.wire_messages import ROLES
 
 BEGIN = "<!-- made from the definitions in jobpipe/operations by `make docs`; do not edit -->\n"
 END = "<!-- end of what is made -->\n"

@@ -26,7 +26,6 @@ from jobpipe.config import Config
 from jobpipe.config.home import make_home
 from jobpipe.discovery.handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
-from jobpipe.interrupts import handled
 from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.board import Board, open_board
 from jobpipe.pipelines.bounds import NO_BOUNDS, Bounds
@@ -44,6 +43,7 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
 from jobpipe.plural import counted
+from jobpipe.signal_handlers import handled
 from jobpipe.store.spools import has_spool, read_status
 from jobpipe_registry.process_identity import start_ticks
 

@@ -32,7 +32,7 @@ from jobpipe.operations.calls import ask
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.publishing import CloseReply, CloseRequest, OpenRequest
 from jobpipe.publisher.attach import CoordinatorProcess, attach
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from jobpipe.operations.data import PutRequest
 from jobpipe.operations.hostserver import AdoptRequest, HostPutRequest, PrepareRequest
 from jobpipe.store.files import SEGMENTS
 from jobpipe.store.hostfolder import Announced, announced, log_directory
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 logger = logging.getLogger(__name__)
 

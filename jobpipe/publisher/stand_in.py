@@ -16,7 +16,7 @@ from jobpipe.operations.publishing import OpenRequest
 from jobpipe.operations.subscribing import PollRequest
 from jobpipe.publisher.attach import attach
 from jobpipe.store.files import CATALOG, check_topic
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 OPEN_SECONDS = 90.0  # a dead owner's registry session may have to end first
 ANSWER_SECONDS = 30.0

@@ -33,7 +33,7 @@ from jobpipe.store.files import SEGMENTS, FileSegmentSink, file_name, holds_inst
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.partitioned import PartitionedWriter
 from jobpipe.store.segment import SegmentFile
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

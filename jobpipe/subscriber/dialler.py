@@ -18,7 +18,7 @@ from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized,
 from jobpipe.net.address import Endpoint
 from jobpipe.net.link import Link, connect
 from jobpipe.net.retry import Distrust
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

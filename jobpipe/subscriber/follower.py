@@ -43,7 +43,7 @@ from jobpipe.operations.ranges import News
 from jobpipe.operations.subscribing import GrantRequest, PollRequest
 from jobpipe.store.position import Position
 from jobpipe.subscriber.dialler import Dialler
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jobpipe.net.address import Endpoint
 from jobpipe.net.blocking import BlockingLink
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 POOL_PER_ENDPOINT = 4
 SWEEP_SECONDS = 1.0  # between looks for links that have expired

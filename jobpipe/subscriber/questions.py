@@ -16,7 +16,7 @@ from jobpipe.net.retry import Attempts, Deadline
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.reading import SchemaRequest
 from jobpipe.subscriber.waiting import awaiting_publisher, log_while_waiting
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 POLL_SECONDS = 5.0
 ASK_SECONDS = 10.0

@@ -12,8 +12,8 @@
 It knows neither Spark nor any other part of jobpipe, so it can also check what a user's own job delivered.
 """
 
-from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.delivery_checker import Checker, Report
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.rows import SCHEMA, NumberedRows, Ranges
+from jobpipe.testing.numbered_rows import SCHEMA, NumberedRows, Ranges
 
 __all__ = ["SCHEMA", "Checker", "Journal", "NumberedRows", "Ranges", "Report"]

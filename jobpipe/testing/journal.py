@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobpipe.testing.rows import Ranges
+from jobpipe.testing.numbered_rows import Ranges
 
 
 class Journal:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from jobpipe.wire.connection import ENDED, NEED_DATA, Connection
 from jobpipe.wire.frames import CHUNK, DATA_LIMIT, VERSION, Kind
-from jobpipe.wire.messages import (
+from jobpipe.wire.protocol_state import Phase, Side
+from jobpipe.wire.wire_messages import (
     Data,
     DataHeader,
     Fault,
@@ -18,7 +19,6 @@ from jobpipe.wire.messages import (
     Request,
     Welcome,
 )
-from jobpipe.wire.state import Phase, Side
 
 __all__ = [
     "CHUNK",

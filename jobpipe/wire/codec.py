@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from jobpipe.errors import LocalProtocolError, RemoteProtocolError, to_fault
 from jobpipe.wire.frames import Kind
-from jobpipe.wire.messages import (
+from jobpipe.wire.wire_messages import (
     ROLES,
     Data,
     Fault,

@@ -30,8 +30,8 @@ from jobpipe.wire.frames import (
     encode_header,
     limit_of,
 )
-from jobpipe.wire.messages import Data, DataHeader, Message
-from jobpipe.wire.state import IllegalStepError, Machine, Phase, Side
+from jobpipe.wire.protocol_state import IllegalStepError, Machine, Phase, Side
+from jobpipe.wire.wire_messages import Data, DataHeader, Message
 
 JOINED = 16 * 1024  # bytes of a blob that are copied: each buffer is a TLS record of its own
 WEIGHT = 8  # what a request may take in memory, for each byte that its payload may have: a thousand segments take six

@@ -27,7 +27,7 @@ from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.subscriber.client import Subscription
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 MARK = "JOBPIPE_BUS_TEST"
 ROOT = Path(__file__).parents[2]

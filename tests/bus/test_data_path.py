@@ -29,7 +29,7 @@ from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire import frames
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from tests.bus.kit import (
     PATIENCE,
     Bus,

@@ -26,7 +26,7 @@ from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.certs import init_ca, issue
 from jobpipe.net.identity import topic_server_name
 from jobpipe.testing import NumberedRows
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.topic_records import RegisterRecord
 from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, until
 

@@ -24,7 +24,7 @@ from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.flows import ResetFlowRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing import Checker
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from tests.bus.flowkit import Chain, chain, same
 from tests.bus.kit import PATIENCE, until
 

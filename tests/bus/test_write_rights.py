@@ -35,7 +35,7 @@ from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe.wire.messages import Hello, Request
+from jobpipe.wire.wire_messages import Hello, Request
 from tests.bus.hosts import HostServer
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, data_process_of, kill, read, until
 

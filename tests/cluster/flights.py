@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from jobpipe.demo.places import flights_zip
+from jobpipe.demo.demo_paths import flights_zip
 
 ROWS = 336_776
 SCHEMA = """

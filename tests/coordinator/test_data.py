@@ -19,7 +19,7 @@ from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.retention import Retention
 from jobpipe.store.topic_log import TopicLog
-from jobpipe.wire.messages import Request
+from jobpipe.wire.wire_messages import Request
 from tests.store.build import seal
 
 AT_ONCE = Retention(time=0.0, bytes=0, ack_grace=0.0, subscription_expiry=1e9)

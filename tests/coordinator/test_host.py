@@ -20,7 +20,7 @@ from jobpipe.store.database import Database
 from jobpipe.store.retention import Retirer
 from jobpipe.store.subscriptions import Subscriptions
 from jobpipe.store.topic_log import TopicLog
-from jobpipe.wire.messages import Reply
+from jobpipe.wire.wire_messages import Reply
 from jobpipe_registry.nodes import Create
 from jobpipe_registry.process_identity import Place
 from jobpipe_registry.topic_records import OwnerRecord

@@ -32,7 +32,7 @@ from jobpipe.operations.publishing import (
     SealRequest,
 )
 from jobpipe.store.topic_log import TopicLog
-from jobpipe.wire.messages import Hello, Request
+from jobpipe.wire.wire_messages import Hello, Request
 from tests.coordinator.kit import World, run
 from tests.store.build import SCHEMA, rows, written
 

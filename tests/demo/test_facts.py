@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.demo.facts import (
+from jobpipe.demo.demo_facts import (
     AUDIT,
     audit_facts,
     broken_lines,
@@ -21,7 +21,7 @@ from jobpipe.demo.facts import (
     report_facts,
     topic_facts,
 )
-from jobpipe.demo.places import flights_zip
+from jobpipe.demo.demo_paths import flights_zip
 from jobpipe.errors import JobpipeError
 from jobpipe.publisher.core import Publisher
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jobpipe.config import load
-from jobpipe.demo.folder import (
+from jobpipe.demo.demo_folder import (
     CONFIG,
     HOME,
     LOCK,

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from jobpipe.config import Config
-from jobpipe.demo import run, run_demo
-from jobpipe.demo.folder import HOME, marked_processes
-from jobpipe.demo.places import PIPELINE, flights_examples
+from jobpipe.demo import demo_run, run_demo
+from jobpipe.demo.demo_folder import HOME, marked_processes
+from jobpipe.demo.demo_paths import PIPELINE, flights_examples
 from jobpipe.pipelines.board import open_board
 from jobpipe.pipelines.foreground import Ran
 from jobpipe.pipelines.launchers import local
@@ -58,7 +58,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "stand_in" / "stand_in_runner.py").write_text(RUNNER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "stand_in"), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(local, "RUNNER", "stand_in_runner")
-    monkeypatch.setattr(run, "flights_examples", lambda: folder)
+    monkeypatch.setattr(demo_run, "flights_examples", lambda: folder)
     return folder
 
 
@@ -87,9 +87,9 @@ def test_of_two_jobs_that_fail_the_first_is_to_blame(
         JobView(name, JobState.FAILED, 1, 1, seconds, f"{name} failed", 0, 0, tmp_path / f"{name}.log")
         for name, seconds in (("publish", 9.0), ("delays", 8.0))
     ]
-    monkeypatch.setattr(run, "run_pipeline", lambda *_, **__: Ran(tuple(views), None, late=False, topics=()))
+    monkeypatch.setattr(demo_run, "run_pipeline", lambda *_, **__: Ran(tuple(views), None, late=False, topics=()))
     with pytest.raises(Exception, match="job delays failed: delays failed"):
-        run._run_jobs(tmp_path, Config(), examples / PIPELINE, 0.0, console, plain=True)
+        demo_run._run_jobs(tmp_path, Config(), examples / PIPELINE, 0.0, console, plain=True)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from jobpipe.store.seal import NewBatch
 from jobpipe.store.segment import SegmentFile
 from jobpipe.store.topic_log import TopicLog
 from jobpipe.testing import Journal, NumberedRows
-from jobpipe.testing.rows import SCHEMA
+from jobpipe.testing.numbered_rows import SCHEMA
 from tests.explore.interleave_steps import mend_disk
 
 TOPIC = "orders"

@@ -26,7 +26,7 @@ from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
 from jobpipe.testing import Checker
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from tests.explore.scheduled_process import Process
 from tests.store.build import decode, pieces_of
 

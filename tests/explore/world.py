@@ -39,7 +39,7 @@ from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader, SegmentRange
 from jobpipe.store.segment import SegmentFile
 from jobpipe.testing import SCHEMA
-from jobpipe.wire.messages import Hello, Reply, Request
+from jobpipe.wire.wire_messages import Hello, Reply, Request
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
 from jobpipe_registry.registry_errors import Unavailable

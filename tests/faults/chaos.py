@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.delivery_checker import Checker, Report
 from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
 from tests.harness.consume import Received
 from tests.harness.intruder import Intruder, admitted, as_intruder

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.delivery_checker import Checker, Report
 from tests.harness.consume import Received
 from tests.harness.processes import Harness
 from tests.harness.program import Program

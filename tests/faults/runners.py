@@ -23,7 +23,7 @@ from jobpipe.discovery.handler import open_handler
 from jobpipe.net.certs import ensure_home
 from jobpipe.pipelines.sessions import members
 from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.testing.rows import NumberedRows
+from jobpipe.testing.numbered_rows import NumberedRows
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from tests.faults.held_sink import HELD_BY, Entry, read_journal
 from tests.faults.rig import SESSION, SHARED, gone

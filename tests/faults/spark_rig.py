@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.delivery_checker import Checker, Report
 from jobpipe.testing.journal import Journal
 from tests.faults.rig import SHARED, gone, more
 from tests.harness.consume import Received

@@ -28,7 +28,7 @@ from jobpipe.publisher.core import Publisher
 from jobpipe.store.position import Position
 from jobpipe.subscriber import fetch as fetching
 from jobpipe.testing import Checker, Journal, NumberedRows
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from tests.bus.kit import PATIENCE, Bus, publish
 from tests.faults.rig import chance
 from tests.harness.lanes import BOTH, Direction

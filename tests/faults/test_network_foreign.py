@@ -16,7 +16,7 @@ from jobpipe.discovery.locate import locate
 from jobpipe.net.certs import ensure_home
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
-from jobpipe.testing.checker import Checker
+from jobpipe.testing.delivery_checker import Checker
 from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running
 from tests.harness.consume import Received
 from tests.harness.lanes import BOTH

@@ -30,7 +30,7 @@ from jobpipe.flows.function import FlowContext
 from jobpipe.flows.options import FlowOptions
 from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
 from jobpipe.store.boundary import Boundary
-from jobpipe.testing.rows import SCHEMA
+from jobpipe.testing.numbered_rows import SCHEMA
 
 ATTEMPTS = 4  # of one task that die, as Spark's spark.task.maxFailures
 LOOK_SECONDS = 0.05

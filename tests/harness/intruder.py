@@ -49,7 +49,7 @@ from jobpipe.operations.values import (
     Whole,
 )
 from jobpipe.wire import Hello
-from jobpipe.wire.messages import ROLES
+from jobpipe.wire.wire_messages import ROLES
 from tests.operations.hostile import MISSING as LEFT_OUT
 from tests.operations.hostile import VALUES, fitting, is_fit
 

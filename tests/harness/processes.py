@@ -32,9 +32,9 @@ import psutil
 
 from jobpipe.config import Config, load
 from jobpipe.net.certs import ensure_home
-from jobpipe.testing.checker import Checker, Report
+from jobpipe.testing.delivery_checker import Checker, Report
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.rows import NumberedRows
+from jobpipe.testing.numbered_rows import NumberedRows
 from tests.harness.consume import ConsumeOrder, Received
 from tests.harness.flow import TASK, FlowOrder
 from tests.harness.program import (

@@ -24,7 +24,7 @@ from jobpipe.config import config_from_dict
 from jobpipe.coordinator.process import set_up_logging
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.rows import NumberedRows
+from jobpipe.testing.numbered_rows import NumberedRows
 
 
 @dataclass(frozen=True)

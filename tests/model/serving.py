@@ -15,7 +15,7 @@ from jobpipe.discovery.security import dial_tls
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.publisher.attach import CoordinatorProcess, attach, end_coordinators
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 
 OPEN_SECONDS = 60.0
 CALL_SECONDS = 30.0

@@ -20,7 +20,7 @@ from jobpipe.subscriber.checked import declared_size
 from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, Request, Side, Welcome
 from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER
-from jobpipe.wire.messages import Reply
+from jobpipe.wire.wire_messages import Reply
 from jobpipe_registry.registry_errors import BadRecord
 from jobpipe_registry.topic_records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord, parse_epoch
 from tests.wire.kit import HELLO, WELCOME

@@ -22,7 +22,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.net.blocking import BlockingLink
 from jobpipe.net.identity import topic_server_name
 from jobpipe.testing import Checker, NumberedRows
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, data_process_of, publish, read, until
 from tests.security.flood import hostile
 

@@ -23,7 +23,7 @@ from jobpipe.operations.control import CONTROL
 from jobpipe.store.boundary import LATEST
 from jobpipe.wire.codec import decode, encode
 from jobpipe.wire.frames import Kind
-from jobpipe.wire.messages import Fault
+from jobpipe.wire.wire_messages import Fault
 from tests.security.kit import World
 
 

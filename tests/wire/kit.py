@@ -25,7 +25,7 @@ from jobpipe.wire import (
     Welcome,
 )
 from jobpipe.wire.connection import Pause
-from jobpipe.wire.messages import ROLES
+from jobpipe.wire.wire_messages import ROLES
 
 HELLO = Hello("orders", "reader", instance="i-1")
 WELCOME = Welcome("orders", "log-1", 3, "i-2")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jobpipe.errors import DataLoss, JobpipeError, LocalProtocolError, RemoteProtocolError, TopicOwned
 from jobpipe.wire.codec import decode, encode, fault
 from jobpipe.wire.frames import GREETING_LIMIT, Kind
-from jobpipe.wire.messages import Data, Fault, Message, Ping, Request, choose_version
+from jobpipe.wire.wire_messages import Data, Fault, Message, Ping, Request, choose_version
 from tests.wire.kit import messages
 
 

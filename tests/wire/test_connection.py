@@ -28,7 +28,7 @@ from jobpipe.wire.frames import (
     crc_of,
     encode_header,
 )
-from jobpipe.wire.messages import Fault, Message, Ping, Reply
+from jobpipe.wire.wire_messages import Fault, Message, Ping, Reply
 from tests.wire.kit import HELLO, WELCOME, conversation, events, open_pair, pass_on, talk, wire_bytes
 
 SAID, ANSWERED = conversation()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jobpipe.errors import JobpipeError, LocalProtocolError, RemoteProtocolError
 from jobpipe.wire import Connection, Data, Fault, Goodbye, Message, Part, Ping, Pong, Reply, Request
-from jobpipe.wire.state import (
+from jobpipe.wire.protocol_state import (
     FLOWS,
     PHASES,
     STREAM_ACTS,

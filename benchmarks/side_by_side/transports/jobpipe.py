@@ -24,7 +24,7 @@ from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.client import Subscription
 from jobpipe.subscriber.fetch import FetchRange, fetch
-from jobpipe.wire.messages import Hello
+from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 LOCATE_SECONDS = 60.0

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jobpipe.config import Config, load
-from jobpipe.demo.facts import (
+from jobpipe.demo.demo_facts import (
     AUDIT,
     Fact,
     audit_facts,
@@ -26,7 +26,7 @@ from jobpipe.demo.facts import (
     report_facts,
     topic_facts,
 )
-from jobpipe.demo.folder import (
+from jobpipe.demo.demo_folder import (
     CONFIG,
     GRACE_SECONDS,
     HOME,
@@ -36,15 +36,15 @@ from jobpipe.demo.folder import (
     own_environment,
     private_folder,
 )
-from jobpipe.demo.places import PIPELINE, flights_examples, flights_zip, require_user
+from jobpipe.demo.demo_paths import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
-from jobpipe.interrupts import handled
 from jobpipe.pipelines.board import BoardConsole
 from jobpipe.pipelines.foreground import last_lines, run_pipeline
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.plural import counted
+from jobpipe.signal_handlers import handled
 from jobpipe.store.spools import read_status
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 

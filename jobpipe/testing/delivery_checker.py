@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from jobpipe.testing.journal import Journal
-from jobpipe.testing.rows import SCHEMA, NumberedRows
+from jobpipe.testing.numbered_rows import SCHEMA, NumberedRows
 
 SHOWN = 5  # rows of one fault named in a report
 

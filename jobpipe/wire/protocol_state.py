@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum
 
 from jobpipe.wire.frames import NUMBERS
-from jobpipe.wire.messages import (
+from jobpipe.wire.wire_messages import (
     Data,
     DataHeader,
     Fault,
