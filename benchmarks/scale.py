@@ -32,8 +32,8 @@ from jobpipe.config import Config, config_from_dict, load
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.net.address import Endpoint
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher

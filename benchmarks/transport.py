@@ -24,12 +24,12 @@ from rich.table import Table
 
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import ensure_home
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
-from jobpipe.net.server import Server
-from jobpipe.net.tls import Credentials, client_context, server_context
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.servers.link_server import Server
+from jobpipe.net.tls.certificates import ensure_home
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context, server_context
 from jobpipe.wire import CHUNK, Hello, Request, Welcome
 
 TOPIC = "bench"

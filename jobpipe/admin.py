@@ -18,7 +18,7 @@ from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.discovery.locate import Location, TopicLocator, from_records
 from jobpipe.errors import JobpipeError, LinkError, RegistryUnavailable, TopicAway, TopicNotFound
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.administration import (
     DropLeaseRequest,
     DropRequest,

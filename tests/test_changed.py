@@ -11,12 +11,12 @@ from tests.conftest import LONG_FILES
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        (["jobpipe/net/link.py"], ["tests/net"]),
+        (["jobpipe/net/links/async_link.py"], ["tests/net"]),
         (
             ["registry/jobpipe_registry/tree/registration_keeper.py", "jobpipe/store/seal.py"],
             ["tests/registry", "tests/store"],
         ),
-        (["jobpipe/net/link.py", "tests/net/test_link.py"], ["tests/net"]),
+        (["jobpipe/net/links/async_link.py", "tests/net/test_link.py"], ["tests/net"]),
         (["tests/net/test_link.py"], ["tests/net/test_link.py"]),
         (["tests/net/kit.py"], ["tests/net"]),
         (["docs/design.md", "README.md"], PAGES),

@@ -38,7 +38,7 @@ def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
     The embedded registry does this by itself on first use. An existing CA is never replaced. Anyone who has ca.key can
     issue certificates for any name: keep it in a separate, safe place.
     """
-    from jobpipe.net.certs import NODE, NODE_NAMES, init_ca, issue
+    from jobpipe.net.tls.certificates import NODE, NODE_NAMES, init_ca, issue
 
     directory = _chosen(settings, directory)
     init_ca(directory)
@@ -81,8 +81,8 @@ def issue_one(
     or for a HOST, can be used by a server. A revoked NAME.crt is replaced, with a new key.
     """
     from jobpipe.discovery.handler import map_registry_errors
-    from jobpipe.net.certs import BOTH, CLIENT, NODE_NAMES, issue
-    from jobpipe.net.identity import subscription_name, topic_server_name
+    from jobpipe.net.tls.certificates import BOTH, CLIENT, NODE_NAMES, issue
+    from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
     from jobpipe_registry.names import check_name
 
     with map_registry_errors():
@@ -104,8 +104,8 @@ def renew(settings: Settings, names: tuple[str, ...], directory: Path | None) ->
 
     Copy the new file over the old one: running jobs load it within seconds, without a restart.
     """
-    from jobpipe.net.certs import describe
-    from jobpipe.net.certs import renew as renew_one
+    from jobpipe.net.tls.certificates import describe
+    from jobpipe.net.tls.certificates import renew as renew_one
 
     for name in names:
         path = renew_one(_chosen(settings, directory), name)
@@ -128,8 +128,8 @@ def revoke(settings: Settings, names: tuple[str, ...], serials: tuple[str, ...],
     jobs load it within seconds, and close the links of revoked certificates within half a minute. The list is valid
     for a year. With an expired list, every peer is refused.
     """
-    from jobpipe.net.revocation import describe_crls
-    from jobpipe.net.revocation import revoke as revoke_all
+    from jobpipe.net.tls.revocation import describe_crls
+    from jobpipe.net.tls.revocation import revoke as revoke_all
 
     try:
         numbers = [int(serial.replace(":", ""), 16) for serial in serials]
@@ -180,8 +180,8 @@ def _chosen(settings: Settings, directory: Path | None) -> Path:
 
 
 def _facts(files: list[Path], crl: Path) -> Iterator[dict[str, Any]]:
-    from jobpipe.net.certs import describe_all
-    from jobpipe.net.revocation import describe_crls
+    from jobpipe.net.tls.certificates import describe_all
+    from jobpipe.net.tls.revocation import describe_crls
 
     lists = describe_crls(crl) if crl.exists() else []
     revoked = {(info.issuer, serial) for info in lists for serial in info.revoked}
@@ -212,7 +212,7 @@ def _validity(start: datetime, end: datetime) -> dict[str, Any]:
 
 
 def _tell_use(files: Any) -> None:
-    from jobpipe.net.certs import describe
+    from jobpipe.net.tls.certificates import describe
 
     click.echo(f"# known to access lists as {' and '.join(describe(files.cert).names)}")
     click.echo("jobpipe:")

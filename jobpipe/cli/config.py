@@ -13,7 +13,7 @@ from jobpipe.cli.output import emit_json, emit_table, printable
 from jobpipe.config import ConfigProblem, config_error
 from jobpipe.config.checks import check_files
 from jobpipe.errors import ConfigError
-from jobpipe.net.access import read_access
+from jobpipe.net.servers.access_list import read_access
 
 
 @click.group()

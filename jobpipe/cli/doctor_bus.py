@@ -15,8 +15,8 @@ from jobpipe.plural import counted
 
 if TYPE_CHECKING:
     from jobpipe.config import Config
-    from jobpipe.net.expiry import Expiry
-    from jobpipe.net.tls import Credentials
+    from jobpipe.net.tls.expiry_warnings import Expiry
+    from jobpipe.net.tls.tls_context import Credentials
 
 MAKE_NEW = "make new ones with `jobpipe certs init --dir DIR`"
 CONNECT_SECONDS = 1.0  # for all servers of an ensemble together, their names included
@@ -25,8 +25,8 @@ CONNECT_SECONDS = 1.0  # for all servers of an ensemble together, their names in
 def certificates(config: Config) -> Iterator[Finding]:
     """The certificates in force fit together, are valid, and stay so for a while. Makes none."""
     from jobpipe.config.checks import plaintext_beyond_loopback
-    from jobpipe.net.expiry import expiries
-    from jobpipe.net.tls import Credentials, client_context, configured
+    from jobpipe.net.tls.expiry_warnings import expiries
+    from jobpipe.net.tls.tls_context import Credentials, client_context, configured
 
     if not config.tls:
         detail = "encryption is switched off: peers have no identity, and everyone is let in"
@@ -53,8 +53,8 @@ def certificates(config: Config) -> Iterator[Finding]:
 
 
 def _revoked(files: Credentials) -> Finding | None:
-    from jobpipe.net.certs import describe
-    from jobpipe.net.revocation import describe_crls
+    from jobpipe.net.tls.certificates import describe
+    from jobpipe.net.tls.revocation import describe_crls
 
     own = describe(files.cert)
     lists = describe_crls(files.revoked) if files.revoked.exists() else []
@@ -77,7 +77,7 @@ def _expiry(item: Expiry) -> Finding:
 
 def access(config: Config) -> Iterator[Finding]:
     """The access list, if there is one, can be read."""
-    from jobpipe.net.access import read_access
+    from jobpipe.net.servers.access_list import read_access
 
     if config.access is None:
         return

@@ -16,7 +16,7 @@ from jobpipe.cli.status import without_publisher
 from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import JobpipeError, SchemaMismatch
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.calls import ask_blocking

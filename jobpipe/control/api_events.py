@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from jobpipe.control.api_gate import PEER, Receive, Scope, Send
 from jobpipe.control.interface import Control
 from jobpipe.control.records import Event
-from jobpipe.net.accepted import AcceptedPeer
+from jobpipe.net.servers.accepted_connection import AcceptedPeer
 
 MOST = 16
 POLL_SECONDS = 1.0  # how long a thread waits for an event; a stream ends so late at most

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from jobpipe.control.problem_json import PROBLEM, problem_of
 from jobpipe.control.rights import Caller, Right
 from jobpipe.errors import JobpipeError, LinkClosed, NotAuthorized
-from jobpipe.net.accepted import AcceptedPeer
+from jobpipe.net.servers.accepted_connection import AcceptedPeer
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CALLER = "caller"  # in the state of a request: the jobpipe.control.rights.Caller
-PEER = "peer"  # the jobpipe.net.accepted.AcceptedPeer that asks, which the listener put there
+PEER = "peer"  # the jobpipe.net.servers.accepted_connection.AcceptedPeer that asks, which the listener put there
 LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})

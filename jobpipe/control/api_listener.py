@@ -17,12 +17,12 @@ from uvicorn.server import ServerState as UvicornState
 
 from jobpipe.control.api_gate import LET_IN, PEER, REFUSED, App
 from jobpipe.errors import JobpipeError, LinkBroken, LinkClosed
-from jobpipe.net.accepted import AcceptedPeer
-from jobpipe.net.admission import ConnectionLimits
-from jobpipe.net.audit import RateLimitedLog
-from jobpipe.net.listener import Listener
-from jobpipe.net.timing import Timing
-from jobpipe.net.tls import RenewableTls
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.accepted_connection import AcceptedPeer
+from jobpipe.net.servers.audit_log import RateLimitedLog
+from jobpipe.net.servers.connection_limits import ConnectionLimits
+from jobpipe.net.servers.listener import Listener
+from jobpipe.net.tls.tls_context import RenewableTls
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class HttpLimits:
     idle_seconds: int = 15
 
     def of_connections(self, *, encrypted: bool) -> ConnectionLimits:
-        """Return those of :class:`jobpipe.net.listener.Listener`."""
+        """Return those of :class:`jobpipe.net.servers.listener.Listener`."""
         if not encrypted:
             return ConnectionLimits(self.connections, self.connections, self.connections, NO_RATE)
         return ConnectionLimits(self.connections, self.per_address, self.per_identity, self.rate)

@@ -17,9 +17,9 @@ from jobpipe.control.server_files import ServerFiles, ServerState
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
-from jobpipe.net.certs import describe
-from jobpipe.net.tls import Credentials
-from jobpipe.net.trusted_files import TrustedFiles
+from jobpipe.net.tls.certificates import describe
+from jobpipe.net.tls.tls_context import Credentials
+from jobpipe.net.tls.trusted_files import TrustedFiles
 
 
 class RestServer:

@@ -42,7 +42,7 @@ from jobpipe.control.records import Event
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import ConfigError, LinkBroken, NotAuthorized, RemoteProtocolError
-from jobpipe.net.stream import map_error
+from jobpipe.net.links.socket_options import map_error
 
 T = TypeVar("T")
 

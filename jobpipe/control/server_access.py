@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from jobpipe.config.ownership import read_own_file
 from jobpipe.control.rights import Caller, Right
 from jobpipe.errors import ConfigError
-from jobpipe.net.trusted_files import TrustedFiles
+from jobpipe.net.tls.trusted_files import TrustedFiles
 
 MAX_BYTES = 1 << 20
 

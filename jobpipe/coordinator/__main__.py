@@ -15,7 +15,7 @@ from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.handler import open_handler
 from jobpipe.discovery.trust import Trust
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
-from jobpipe.net.server import Server
+from jobpipe.net.servers.link_server import Server
 
 log = logging.getLogger(__name__)
 

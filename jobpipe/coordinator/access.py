@@ -8,8 +8,8 @@ worker of it, which binds a slot, needs the right to read under the name that it
 from __future__ import annotations
 
 from jobpipe.discovery.trust import Trust
-from jobpipe.net.access import ADMIN, PUBLISH, READ
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ
 from jobpipe.operations.administration import (
     DropLeaseRequest,
     DropRequest,

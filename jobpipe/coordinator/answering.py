@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from jobpipe.operations.fields import Fields, RequestFor
 
 

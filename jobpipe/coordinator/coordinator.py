@@ -29,8 +29,8 @@ from jobpipe.coordinator.registration import Registration
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.net.budget import Budgets
-from jobpipe.net.capability import log_place
+from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.administration import Driver
 from jobpipe.operations.publishing import Admitted, OpenRequest
 from jobpipe.store.topic_log import TopicLog

@@ -21,9 +21,9 @@ from jobpipe.coordinator.segment_files import map_range, part_header, receive_fi
 from jobpipe.coordinator.turns import TurnThread
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
-from jobpipe.net.budget import identity_of
-from jobpipe.net.capability import check_write_ticket
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.identity_quota import identity_of
+from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import (
     DATA,
@@ -62,7 +62,7 @@ class _Open:
 
 
 class DataService:
-    """Implements :class:`jobpipe.net.server.Handler` for data links."""
+    """Implements :class:`jobpipe.net.servers.link_server.Handler` for data links."""
 
     def __init__(self, config: Config, instance: str, trust: Trust, secret: str) -> None:
         self._config = config
@@ -123,7 +123,7 @@ class DataService:
     async def _shut(self, catalog: _Open) -> None:
         await catalog.thread.close(catalog.reader.close)
 
-    # -- jobpipe.net.server.Handler ------------------------------------------------------------------------------------
+    # -- jobpipe.net.servers.link_server.Handler ------------------------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""

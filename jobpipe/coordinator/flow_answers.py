@@ -12,7 +12,7 @@ from jobpipe.coordinator.segment_files import held_part
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.coordinator.topic_state import either
 from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
-from jobpipe.net.capability import write_ticket
+from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations import flows
 from jobpipe.operations.fields import Nothing
 from jobpipe.store.cursors import Cursor

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.coordinator.turns import settle
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.flows import MAX_PARTS, FollowRequest
 from jobpipe.store.follow import Followed
 

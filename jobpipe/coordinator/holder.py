@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 
 RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart (follower.py): then it is gone
 
@@ -17,7 +17,7 @@ class Holder:
 
     Attributes:
         instance: the reader's own id. Each reader of the topic may learn it, so it proves nothing.
-        identity: of the certificate that asked for the name, see :func:`jobpipe.net.budget.identity_of`; "" in
+        identity: of the certificate that asked for the name, see :func:`jobpipe.net.servers.identity_quota.identity_of`; "" in
             plaintext, where a host may have several addresses.
     """
 

@@ -19,7 +19,7 @@ from jobpipe.discovery.dial import dial
 from jobpipe.discovery.hosts import HostDirectory
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from jobpipe.operations.calls import ask
 from jobpipe.operations.data import ServedRequest
 from jobpipe.operations.hostserver import RENEW_SECONDS, FilesRequest, ForgetLogsRequest, RemoveRequest

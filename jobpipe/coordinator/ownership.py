@@ -17,7 +17,7 @@ from collections.abc import Callable
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.net.link import connect
+from jobpipe.net.links.async_link import connect
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.administration import Driver, HandoverRequest
 from jobpipe.operations.calls import ask

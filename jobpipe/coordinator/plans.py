@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.coordinator.turns import FairQueue, settle
 from jobpipe.errors import JobpipeError, SpoolError
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.fields import MAX_WAIT_SECONDS
 from jobpipe.store.shared_plans import Planned, PlanOrder
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
-from jobpipe.net.audit import audit
-from jobpipe.net.capability import check_write_ticket
+from jobpipe.net.servers.audit_log import audit
+from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations import publishing
 from jobpipe.operations.publishing import APPENDER
 from jobpipe.store.batches import APPENDERS, LastSeal, Shape

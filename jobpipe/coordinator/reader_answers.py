@@ -12,7 +12,7 @@ from jobpipe.coordinator.answering import Answers, Context, pair
 from jobpipe.coordinator.segment_files import held_part
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import DataLoss
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from jobpipe.operations import reading, subscribing
 from jobpipe.operations.fields import Fields, Nothing, SharedReply
 from jobpipe.operations.ranges import LostBatch, News, PlannedRange

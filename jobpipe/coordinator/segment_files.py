@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from jobpipe.operations.data import HeldPart, KeptPart, PartHeader
 from jobpipe.store.files import FileSegmentSink
 from jobpipe.store.reader import SegmentRange

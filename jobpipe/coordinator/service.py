@@ -21,9 +21,9 @@ from jobpipe.coordinator.reader_answers import ReaderAnswers
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
-from jobpipe.net.audit import LEFT_OUT, audit, lines_left_out
-from jobpipe.net.budget import SHOWN, identity_of
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.audit_log import LEFT_OUT, audit, lines_left_out
+from jobpipe.net.servers.identity_quota import SHOWN, identity_of
 from jobpipe.operations import administration, publishing
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import DATA
@@ -59,7 +59,7 @@ _WITH_DRY_RUN = (
 
 
 class ControlService:
-    """Implements :class:`jobpipe.net.server.Handler` for control links.
+    """Implements :class:`jobpipe.net.servers.link_server.Handler` for control links.
 
     Args:
         coordinator: the topics.
@@ -90,7 +90,7 @@ class ControlService:
             **dict(own),
         }
 
-    # -- jobpipe.net.server.Handler ------------------------------------------------------------------------------------
+    # -- jobpipe.net.servers.link_server.Handler ------------------------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""

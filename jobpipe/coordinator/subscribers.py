@@ -24,8 +24,8 @@ from jobpipe.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from jobpipe.net.budget import asking
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.administration import MovedReply, RequiredReply
 from jobpipe.operations.publishing import MAX_REQUIRED
 from jobpipe.store.boundary import Boundary

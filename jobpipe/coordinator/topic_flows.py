@@ -25,9 +25,9 @@ from jobpipe.errors import (
     RemoteProtocolError,
     SpoolError,
 )
-from jobpipe.net.access import PUBLISH
-from jobpipe.net.budget import asking
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.access_list import PUBLISH
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, CursorsRequest, SealPartsRequest
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.files import new_write_id

@@ -11,8 +11,8 @@ from typing import Any
 
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, TopicNotFound
-from jobpipe.net.budget import Budgets, identity_of
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.identity_quota import Budgets, identity_of
 from jobpipe.operations.administration import LeaseReply
 from jobpipe.operations.reading import LeaseRequest, lease_name
 

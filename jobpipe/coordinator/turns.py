@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -7,8 +7,8 @@ import asyncio
 from jobpipe.config import Config
 from jobpipe.discovery.security import dial_tls
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.link import Link, connect
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.wire.wire_messages import Hello
 
 
@@ -17,7 +17,7 @@ async def dial(config: Config, endpoint: Endpoint, hello: Hello) -> Link:
 
     Raises:
         ConfigError: the certificates cannot be used.
-        JobpipeError: as :func:`jobpipe.net.link.connect`.
+        JobpipeError: as :func:`jobpipe.net.links.async_link.connect`.
     """
     tls = await asyncio.to_thread(dial_tls, config, endpoint)
     return await connect(endpoint, hello, tls=tls)

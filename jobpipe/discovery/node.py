@@ -17,7 +17,7 @@ from jobpipe.config import Config, node_settings
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
-from jobpipe.net.tls import Credentials, latest_context
+from jobpipe.net.tls.tls_context import Credentials, latest_context
 
 PER_NODE = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_key_password": "password", "ssl_crl": "crl"}
 """Attributes of the configuration, and the fields of Credentials that they fill."""

@@ -9,7 +9,7 @@ import ssl
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
-from jobpipe.net.tls import Credentials, client_context, configured, latest_context
+from jobpipe.net.tls.tls_context import Credentials, client_context, configured, latest_context
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ def credentials(config: Config) -> Credentials | None:
     """
     if config.tls and (given := configured(config)) is not None:
         return given
-    from jobpipe.net import certs  # loads `cryptography`, which a Spark worker has no use for
+    from jobpipe.net.tls import certificates  # loads `cryptography`, which a Spark worker has no use for
 
-    return certs.credentials(config)
+    return certificates.credentials(config)
 
 
 def with_credentials(config: Config) -> Config:
@@ -49,7 +49,7 @@ def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
     """Return the context to dial ``endpoint`` with, None in plaintext. Ask again for each link: certificates change.
 
     Raises:
-        ConfigError: as :func:`jobpipe.net.tls.latest_context`; encryption is off, and the endpoint is beyond loopback.
+        ConfigError: as :func:`jobpipe.net.tls.tls_context.latest_context`; encryption is off, and the endpoint is beyond loopback.
     """
     if not config.tls:
         require_plaintext_allowed(endpoint, allowed=config.allow_plaintext)

@@ -1,6 +1,6 @@
 """Whom a server lets in: its certificates and its access list, both as the files are now.
 
-One for each serving process. Its server goes by the files (:class:`jobpipe.net.trusted_files.TrustedFiles`); its
+One for each serving process. Its server goes by the files (:class:`jobpipe.net.tls.trusted_files.TrustedFiles`); its
 service asks :meth:`Trust.require` before it does anything for a peer.
 """
 
@@ -12,14 +12,14 @@ import socket
 from jobpipe.config import Config
 from jobpipe.discovery.security import credentials
 from jobpipe.errors import NotAuthorized
-from jobpipe.net.access import ADMIN, PUBLISH, READ, AccessList, read_access
-from jobpipe.net.admission import ConnectionLimits
-from jobpipe.net.audit import audit, who
-from jobpipe.net.budget import Budgets, identity_of
-from jobpipe.net.link import Link
-from jobpipe.net.served import Handler
-from jobpipe.net.server import Server
-from jobpipe.net.trusted_files import TrustedFiles
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ, AccessList, read_access
+from jobpipe.net.servers.audit_log import audit, who
+from jobpipe.net.servers.connection_limits import ConnectionLimits
+from jobpipe.net.servers.identity_quota import Budgets, identity_of
+from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.served_link import Handler
+from jobpipe.net.tls.trusted_files import TrustedFiles
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Trust:
 
         Args:
             link: its TLS handshake is over, HELLO is there.
-            right: one of :data:`jobpipe.net.access.PUBLISH`, ``READ``, ``ADMIN``.
+            right: one of :data:`jobpipe.net.servers.access_list.PUBLISH`, ``READ``, ``ADMIN``.
             topic: what it is about.
             subscription: with READ, the name; None for reading without a subscription.
         """

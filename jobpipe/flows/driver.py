@@ -31,7 +31,7 @@ from jobpipe.errors import (
 from jobpipe.flows.ends import FlowEnds
 from jobpipe.flows.options import FlowOptions, FlowState, FlowStatus, PartitionStatus
 from jobpipe.flows.task import TaskEnd, TaskOrder
-from jobpipe.net.owner import Owner
+from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, backoff
 from jobpipe.operations.flows import MAX_PARTS
 from jobpipe.operations.ranges import News

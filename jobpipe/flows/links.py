@@ -11,7 +11,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.locate import Location
 from jobpipe.discovery.node import on_this_node
 from jobpipe.errors import JobpipeError, LinkClosed, TopicNotFound
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.fields import R, RequestFor

@@ -14,7 +14,7 @@ from jobpipe.errors import RegistryUnavailable
 from jobpipe.hostserver.service import HostService
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.retry import backoff
-from jobpipe.net.server import Server
+from jobpipe.net.servers.link_server import Server
 from jobpipe.operations.hostserver import KEEP_SECONDS
 from jobpipe.store.hostfolder import HostFolder
 

@@ -13,8 +13,8 @@ from typing import Any
 from jobpipe.coordinator.segment_files import map_range, receive_file
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, SegmentCorrupt
-from jobpipe.net.capability import log_place
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations import hostserver as ops
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import DATA, ServedReply
@@ -30,7 +30,7 @@ _OTHERS = CONTROL.keys() | DATA.keys()
 
 
 class HostService:
-    """Implements :class:`jobpipe.net.server.Handler`.
+    """Implements :class:`jobpipe.net.servers.link_server.Handler`.
 
     Args:
         folder: what it serves.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.fields import R, RequestFor
 
 

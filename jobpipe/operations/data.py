@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.net.access import PUBLISH, READ
+from jobpipe.net.servers.access_list import PUBLISH, READ
 from jobpipe.operations.fields import (
     MAX_PARTITION,
     OMITTED,
@@ -143,7 +143,7 @@ class PutReply(Fields):
 class PutRequest(RequestFor[PutReply], op="put"):
     """Take a segment file of ``length`` bytes, which follow.
 
-    ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.capability`); without
+    ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.servers.write_tokens`); without
     ``fsync`` the file need not be on the disk when it is answered.
     """
 

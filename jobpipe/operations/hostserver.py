@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from jobpipe.net.access import PUBLISH, READ
+from jobpipe.net.servers.access_list import PUBLISH, READ
 from jobpipe.operations.data import ServedRequest
 from jobpipe.operations.fields import (
     Count,
@@ -45,7 +45,7 @@ class OfLog(RequestFor[R]):
 
 @message
 class OfWrittenLog(OfLog[R]):
-    """What only the log's publisher may do: it shows the log's write token (:mod:`jobpipe.net.capability`)."""
+    """What only the log's publisher may do: it shows the log's write token (:mod:`jobpipe.net.servers.write_tokens`)."""
 
     token: Secret
 

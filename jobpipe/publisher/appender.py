@@ -20,7 +20,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import CheckpointTooOld, Fenced, RowTooLarge, SchemaMismatch, SpoolFull
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Attempts, Deadline
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.fields import R, RequestFor

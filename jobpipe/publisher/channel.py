@@ -23,9 +23,9 @@ from jobpipe.errors import (
     TopicNotFound,
     WaitTimeout,
 )
-from jobpipe.net.link import Link
-from jobpipe.net.owner import Owner
-from jobpipe.net.portal import Portal
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
 from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.calls import ask

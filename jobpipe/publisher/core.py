@@ -25,9 +25,9 @@ from jobpipe.errors import (
     SpoolFull,
     WaitTimeout,
 )
-from jobpipe.net.capability import write_ticket
-from jobpipe.net.owner import Owner
+from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import Deadline
+from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.administration import StatusRequest
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.publishing import (

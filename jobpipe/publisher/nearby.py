@@ -16,8 +16,8 @@ from pathlib import Path
 from jobpipe.config import node_settings
 from jobpipe.errors import ConfigError, LinkError, NotAuthorized, RemoteProtocolError, SpoolError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.capability import log_place
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.calls import ask_blocking, begin_upload, end_upload
 from jobpipe.operations.data import PutRequest
 from jobpipe.operations.hostserver import AdoptRequest, HostPutRequest, PrepareRequest

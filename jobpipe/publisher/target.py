@@ -21,7 +21,7 @@ import pyarrow as pa
 from jobpipe.discovery.node import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.data import PutRequest

@@ -32,7 +32,7 @@ class Hosts:
     def write_token(self) -> str:
         """Return the secret of the log at host servers, random, made with the first call and kept for ever.
 
-        With it a client can write, list and remove the log's files there (:func:`jobpipe.net.capability.log_place`).
+        With it a client can write, list and remove the log's files there (:func:`jobpipe.net.servers.write_tokens.log_place`).
         """
         self._db.execute("CREATE TABLE IF NOT EXISTS host_token(one INTEGER PRIMARY KEY CHECK (one = 1), token TEXT)")
         self._db.execute("INSERT OR IGNORE INTO host_token VALUES (1, ?)", secrets.token_hex(32))

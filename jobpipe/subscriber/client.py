@@ -18,7 +18,7 @@ from jobpipe.config import Config, load_given
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, JobpipeError
-from jobpipe.net.owner import Owner
+from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.data import PartHeader
 from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanReply, PlanRequest

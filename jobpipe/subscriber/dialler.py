@@ -16,7 +16,7 @@ from collections.abc import Callable
 from jobpipe.discovery.locate import Location, TopicLocator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.link import Link, connect
+from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.retry import Distrust
 from jobpipe.wire.wire_messages import Hello
 
@@ -58,7 +58,7 @@ class Dialler:
 
         Raises:
             TopicNotFound: none is registered, for a second.
-            JobpipeError: as :func:`jobpipe.net.link.connect`.
+            JobpipeError: as :func:`jobpipe.net.links.async_link.connect`.
         """
         self._moved.clear()
         await asyncio.to_thread(self._locator.follow, self._topic)

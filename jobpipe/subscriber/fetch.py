@@ -32,7 +32,7 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts, Deadline
 from jobpipe.operations.calls import begin_stream, read_reply
 from jobpipe.operations.data import FetchRequest, HeldPart, PartHeader

@@ -33,10 +33,10 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.address import Endpoint
-from jobpipe.net.link import Link
-from jobpipe.net.portal import Portal
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.socket_options import copy_of
 from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, Deadline, backoff, is_renewal
-from jobpipe.net.stream import copy_of
 from jobpipe.operations.calls import ask
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.ranges import News

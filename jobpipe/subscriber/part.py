@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.errors import ChecksumMismatch, JobpipeError, RemoteProtocolError
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 
 
 class PartSource:

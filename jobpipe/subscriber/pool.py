@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.wire.wire_messages import Hello
 
 POOL_PER_ENDPOINT = 4

@@ -11,7 +11,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.errors import LinkError, TopicNotFound
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts, Deadline
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.reading import SchemaRequest

@@ -22,8 +22,8 @@ from jobpipe.config import Config
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import JobpipeError, from_fault
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.core import Publisher, SealedBatch
 from jobpipe.subscriber.client import Subscription
 from jobpipe.testing import Checker, Journal, NumberedRows

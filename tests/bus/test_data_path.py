@@ -17,9 +17,9 @@ from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt, SpoolError, SpoolFull
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.capability import write_ticket
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.servers.write_tokens import write_ticket
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.target import WriteTarget

@@ -22,9 +22,9 @@ from jobpipe.errors import (
     RemoteProtocolError,
     TopicNotFound,
 )
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import init_ca, issue
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.certificates import init_ca, issue
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.testing import NumberedRows
 from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.topic_records import RegisterRecord

@@ -18,7 +18,7 @@ from jobpipe.errors import FlowFailed, JobpipeError, WaitTimeout
 from jobpipe.flows.function import FlowContext
 from jobpipe.flows.options import FlowState
 from jobpipe.flows.threads import ThreadRunner
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.administration import DropRequest
 from jobpipe.operations.calls import ask_blocking
 from jobpipe.operations.flows import ResetFlowRequest

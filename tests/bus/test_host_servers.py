@@ -23,7 +23,7 @@ import jobpipe
 from jobpipe.cli.main import cli
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher

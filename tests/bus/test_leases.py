@@ -16,7 +16,7 @@ from jobpipe.admin import Admin
 from jobpipe.cli.main import cli
 from jobpipe.coordinator import topic_leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.reading import lease_name
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.subscriber import lease as lease_keeping

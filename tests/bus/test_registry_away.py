@@ -11,7 +11,7 @@ import pytest
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import locate
 from jobpipe.errors import RegistryUnavailable
-from jobpipe.net.certs import ensure_home
+from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.bus.kit import PATIENCE, Bus, alive, kill, publish, read, until

@@ -27,9 +27,9 @@ from jobpipe.errors import NotAuthorized, RemoteProtocolError
 from jobpipe.hostserver import service as host_module
 from jobpipe.hostserver.service import HostService
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.capability import log_place, write_ticket
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.servers.write_tokens import log_place, write_ticket
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher

@@ -15,7 +15,7 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.errors import JobpipeError
-from jobpipe.net.certs import init_ca, issue
+from jobpipe.net.tls.certificates import init_ca, issue
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.subscriber.client import subscribe

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from jobpipe.net.certs import describe, init_ca, issue
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials, client_context, server_context
+from jobpipe.net.tls.certificates import describe, init_ca, issue
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context, server_context
 from tests.cli.conftest import Run
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from jobpipe.cli import doctor_bus, doctor_host
-from jobpipe.net.certs import ensure_home, init_ca, issue
-from jobpipe.net.revocation import revoke
+from jobpipe.net.tls.certificates import ensure_home, init_ca, issue
+from jobpipe.net.tls.revocation import revoke
 from tests.cli.conftest import Run
 from tests.troubleshooting import on_page
 

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pyspark
 
-from jobpipe.net import certs
 from jobpipe.net.address import Endpoint
+from jobpipe.net.tls import certificates
 from tests.cluster.hosts import Host, Network, OnHost, until
 from tests.harness.jvm import QUICK, quick_plain
 
@@ -69,9 +69,9 @@ class Cluster:
     def _issue_certificates(self) -> None:
         """Do what ``jobpipe certs init`` and, for each host, ``jobpipe certs issue`` do."""
         folder = self.network.folder / "ca"
-        certs.init_ca(folder)
+        certificates.init_ca(folder)
         for host in self.network.hosts.values():
-            files = certs.issue(folder, host.name, dns=["*.topic.jobpipe", f"{host.name}.jobpipe"])
+            files = certificates.issue(folder, host.name, dns=["*.topic.jobpipe", f"{host.name}.jobpipe"])
             own = host.disk / "certs"
             own.mkdir(mode=0o700)
             for file, name in ((files.ca, "ca.crt"), (files.cert, "own.crt"), (files.key, "own.key")):

@@ -17,7 +17,7 @@ import pytest
 from jobpipe.cli.doctor_host import spool as spool_finding
 from jobpipe.config import Config, load, ownership, resolve, sources
 from jobpipe.errors import ConfigError, SpoolError
-from jobpipe.net.access import read_access
+from jobpipe.net.servers.access_list import read_access
 from jobpipe.store.files import prepare_topic
 from jobpipe.store.hostfolder import HostFolder, announced
 

@@ -19,7 +19,7 @@ from jobpipe.config import Config, load
 from jobpipe.control.alerts import Alerts
 from jobpipe.control.interface import Submission
 from jobpipe.errors import StoreError
-from jobpipe.net.certs import BOTH, init_ca, issue
+from jobpipe.net.tls.certificates import BOTH, init_ca, issue
 from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, post
 from tests.control_api.kit import DEADLINE, MemoryControl, tree, until

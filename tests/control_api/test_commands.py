@@ -43,7 +43,7 @@ from jobpipe.control.interface import (
 )
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken
-from jobpipe.net.listener import Listener
+from jobpipe.net.servers.listener import Listener
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.problems import Problem
 from jobpipe.pipelines.states import JobState

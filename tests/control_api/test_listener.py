@@ -19,8 +19,8 @@ from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
-from jobpipe.net.certs import BOTH, CLIENT, init_ca, issue
-from jobpipe.net.listener import Listener
+from jobpipe.net.servers.listener import Listener
+from jobpipe.net.tls.certificates import BOTH, CLIENT, init_ca, issue
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import DEADLINE, MemoryControl, Served, until
 

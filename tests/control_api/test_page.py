@@ -10,7 +10,7 @@ import yaml
 
 from jobpipe.config import load
 from jobpipe.control.server_access import read_access_file
-from jobpipe.net.certs import describe
+from jobpipe.net.tls.certificates import describe
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.problems import ProblemList
 from jobpipe.pipelines.tree import plain

@@ -14,7 +14,7 @@ import pytest
 from jobpipe.config import load
 from jobpipe.coordinator.data import DataService
 from jobpipe.errors import DataLoss, SegmentCorrupt
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.retention import Retention

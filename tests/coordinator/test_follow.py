@@ -27,7 +27,7 @@ from jobpipe.errors import (
     SpoolError,
     TopicNotFound,
 )
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations import flows
 from jobpipe.operations.ranges import News
 from jobpipe.operations.subscribing import PollRequest

@@ -14,7 +14,7 @@ from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.reader_answers import ReaderAnswers
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import DataLoss, Fenced, JobpipeError, SpoolError, TopicNotFound
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.subscribing import PlanReply, PlanRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position

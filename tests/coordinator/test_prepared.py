@@ -15,7 +15,7 @@ from jobpipe.coordinator.service import ControlService
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, SpoolError, TopicOwned
-from jobpipe.net.capability import write_ticket
+from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.flows import AdmitPartRequest, ClaimRequest, SealPartsRequest
 from jobpipe.operations.publishing import (

@@ -21,7 +21,7 @@ from jobpipe.errors import (
     SpoolError,
     TopicNotFound,
 )
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations import flows
 from jobpipe.operations.fields import Fields
 from jobpipe.store.boundary import Boundary

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from jobpipe.coordinator.turns import AHEAD, TurnThread
-from jobpipe.net.budget import asking
+from jobpipe.net.servers.identity_quota import asking
 from tests.coordinator.kit import run, until
 
 

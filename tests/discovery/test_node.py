@@ -19,8 +19,8 @@ from jobpipe.discovery import node
 from jobpipe.discovery.node import TravellingCredentials, on_this_node
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.certs import ensure_home
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls.certificates import ensure_home
+from jobpipe.net.tls.tls_context import Credentials
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from jobpipe.net.owner import Owner
+from jobpipe.net.links.fork_guard import Owner
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.fields import R, RequestFor
 from jobpipe.operations.publishing import CloseReply, CloseRequest, OpenRequest

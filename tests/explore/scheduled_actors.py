@@ -20,7 +20,7 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.address import Endpoint
-from jobpipe.net.link import Link, connect
+from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position

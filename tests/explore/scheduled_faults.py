@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from typing import TYPE_CHECKING
 
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from tests.explore.scheduled_net import Wire
 from tests.explore.scheduled_parts import SESSION_SECONDS
 

@@ -29,8 +29,8 @@ from jobpipe.coordinator.service import ControlService
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
-from jobpipe.net.served import ServedLink
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.served_link import ServedLink
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.registry_errors import Unavailable
 from tests.explore.interleave_steps import Changed

@@ -18,7 +18,7 @@ from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.net.link import Link
+from jobpipe.net.links.async_link import Link
 from jobpipe.operations.reading import LeaseRequest, lease_name
 from jobpipe.store.database import Database
 from jobpipe.store.files import rewrite_file

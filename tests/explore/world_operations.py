@@ -10,7 +10,7 @@ from typing import Any
 
 from jobpipe.discovery.handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
-from jobpipe.net.capability import write_ticket
+from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.store.batches import APPENDERS
 from jobpipe.store.files import new_write_id
 from jobpipe.testing import SCHEMA

@@ -20,7 +20,7 @@ from pyarrow import csv
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.handler import open_handler
-from jobpipe.net.certs import ensure_home
+from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.pipelines.sessions import members
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.testing.numbered_rows import NumberedRows

@@ -19,7 +19,7 @@ import pytest
 
 import jobpipe
 from jobpipe.config import Config, load
-from jobpipe.net.certs import ensure_home
+from jobpipe.net.tls.certificates import ensure_home
 from tests.bus.flowkit import Chain, chain
 from tests.bus.kit import PATIENCE, ROOT, coordinator_of, kill, until
 from tests.faults.rig import SHARED, chance

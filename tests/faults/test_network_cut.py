@@ -20,9 +20,9 @@ from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.errors import LinkError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.portal import Portal
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.position import Position

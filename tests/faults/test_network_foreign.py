@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.discovery.locate import locate
-from jobpipe.net.certs import ensure_home
+from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch
 from jobpipe.testing.delivery_checker import Checker

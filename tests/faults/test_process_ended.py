@@ -14,8 +14,8 @@ import pytest
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.wire.wire_messages import Hello
 from tests.faults.rig import FILES, OWN_ZOOKEEPER, PAUSE, conclude, gone, later_rows, more, running
 from tests.harness.consume import Received

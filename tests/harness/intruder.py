@@ -28,10 +28,10 @@ from jobpipe.config import Config
 from jobpipe.discovery.locate import TopicLocator
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import JobpipeError
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import init_ca, issue
-from jobpipe.net.identity import subscription_name, topic_server_name
-from jobpipe.net.tls import Credentials
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.certificates import init_ca, issue
+from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
+from jobpipe.net.tls.tls_context import Credentials
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import DATA
 from jobpipe.operations.fields import Fields, Nested, checks

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import psutil
 
 from jobpipe.config import Config, load
-from jobpipe.net.certs import ensure_home
+from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.testing.delivery_checker import Checker, Report
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.numbered_rows import NumberedRows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.net.certs import ensure_home
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.tls.certificates import ensure_home
+from jobpipe.net.tls.peer_names import topic_server_name
 from tests.net.kit import NAME, Authority, Mode
 
 

@@ -21,11 +21,11 @@ from blockbuster import blockbuster_ctx
 
 from jobpipe.errors import DataLoss, JobpipeError, NotAuthorized
 from jobpipe.net.address import Endpoint
-from jobpipe.net.admission import ConnectionLimits
-from jobpipe.net.link import Link
-from jobpipe.net.link import connect as connect_link
-from jobpipe.net.server import Server
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.links.async_link import connect as connect_link
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.connection_limits import ConnectionLimits
+from jobpipe.net.servers.link_server import Server
 from jobpipe.wire import Connection, Hello, Message, Request, Side, Welcome
 
 T = TypeVar("T")

@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobpipe.net import audit
-from jobpipe.net.admission import FAILURE_COST, MAX_SOURCES, Admission, ConnectionLimits, Refusal, source_of
-from jobpipe.net.audit import RateLimitedLog
+from jobpipe.net.servers import audit_log
+from jobpipe.net.servers.audit_log import RateLimitedLog
+from jobpipe.net.servers.connection_limits import (
+    FAILURE_COST,
+    MAX_SOURCES,
+    Admission,
+    ConnectionLimits,
+    Refusal,
+    source_of,
+)
 
 SMALL = ConnectionLimits(connections=10, per_address=4, per_identity=2, rate=10.0)
 
@@ -114,7 +121,7 @@ def test_logging_is_bounded_and_says_what_it_left_out(
 ) -> None:
     """Case 73."""
     now = 0.0
-    monkeypatch.setattr(audit.time, "monotonic", lambda: now)
+    monkeypatch.setattr(audit_log.time, "monotonic", lambda: now)
     log = RateLimitedLog(logging.getLogger("jobpipe.test"), rate=1.0, burst=5)
     with caplog.at_level(logging.INFO, "jobpipe.test"):
         for number in range(1000):

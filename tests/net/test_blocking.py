@@ -29,10 +29,10 @@ from jobpipe.errors import (
     NotAuthorized,
     RemoteProtocolError,
 )
-from jobpipe.net import blocking
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.timing import Timing
+from jobpipe.net.links import blocking_link
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.links.link_timeouts import Timing
 from jobpipe.wire import Data, Fault, Goodbye, Message, Part, Ping, Reply, Side
 from tests.net.kit import (
     HELLO,
@@ -317,7 +317,7 @@ def test_a_reconnect_resumes_the_tls_session(authority: Authority) -> None:
                 link.call("echo", timeout=5)
                 assert remote.echo.link is not None
                 assert "node.jobpipe" in remote.echo.link.peer_names
-    assert sum(key[0] is tls for key in blocking._sessions) == 1
+    assert sum(key[0] is tls for key in blocking_link._sessions) == 1
 
 
 # ------------------------------------------------------------------------------------------------------ hostile peers

@@ -11,9 +11,9 @@ import socket
 import pytest
 
 from jobpipe.errors import FrameTooLarge, JobpipeError, LinkError, RemoteProtocolError
-from jobpipe.net.budget import LIMITS, LONGEST, SHOWN, Budgets, identity_of
-from jobpipe.net.link import Link
-from jobpipe.net.served import MAX_REFUSALS, ServedLink
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.identity_quota import LIMITS, LONGEST, SHOWN, Budgets, identity_of
+from jobpipe.net.servers.served_link import MAX_REFUSALS, ServedLink
 from jobpipe.wire import Connection, Hello, Phase, Request, Side
 from jobpipe.wire.codec import encode, weight_of
 from jobpipe.wire.frames import Kind, crc_of, encode_header

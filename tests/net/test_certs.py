@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError
-from jobpipe.net import certs, keyfile
-from jobpipe.net.certs import credentials, describe, ensure_home, init_ca, issue
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls import certificates, key_files
+from jobpipe.net.tls.certificates import credentials, describe, ensure_home, init_ca, issue
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -241,7 +241,7 @@ def test_what_is_missing_is_made_again(tmp_path: Path, missing: set[str]) -> Non
     assert ensure_home(tmp_path) == files
     leaf, ca = read(files.cert), read(files.ca)
     leaf.verify_directly_issued_by(ca)
-    assert certs._is_current(files, NOW)
+    assert certificates._is_current(files, NOW)
 
 
 def test_a_home_without_the_cas_key_lasts_as_long_as_its_certificate(tmp_path: Path) -> None:
@@ -306,8 +306,8 @@ def test_many_processes_make_one_home(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_held_is_an_error_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyfile, "LOCK_TIMEOUT", 0.05)
-    with keyfile.locked(tmp_path / "certs"), pytest.raises(ConfigError) as caught:
+    monkeypatch.setattr(key_files, "LOCK_TIMEOUT", 0.05)
+    with key_files.locked(tmp_path / "certs"), pytest.raises(ConfigError) as caught:
         ensure_home(tmp_path)
     assert caught.value.fields["file"] == str(tmp_path / "certs" / ".lock")
 

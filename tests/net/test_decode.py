@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, SegmentCorrupt
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.data import PartHeader
 from jobpipe.subscriber.fetch import _decode
 from jobpipe.subscriber.part import PartSource

@@ -23,9 +23,9 @@ from jobpipe.errors import (
     RemoteProtocolError,
 )
 from jobpipe.net.address import Endpoint
-from jobpipe.net.link import Link, connect
-from jobpipe.net.served import MAX_HELD, MAX_REQUESTS, ServedLink
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.served_link import MAX_HELD, MAX_REQUESTS, ServedLink
 from jobpipe.wire import Hello, Kind, Ping, Request, Side
 from tests.net.kit import HELLO, PROVEN, TIMING, Mode, frames, linked, run, serving, until
 

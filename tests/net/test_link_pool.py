@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import LinkClosed, LinkEnded, LinkError
-from jobpipe.net import served
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.servers import served_link
 from jobpipe.subscriber import pool
 from jobpipe.subscriber.pool import POOL_PER_ENDPOINT, LinkPool
 from tests.net.kit import DEADLINE, HELLO, TIMING, Mode, Remote, bound, descriptors
@@ -141,7 +141,7 @@ class Paused:
 
 def test_an_answer_that_is_not_sent_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is done, and the link idle, but its bytes wait for the client to read."""
-    monkeypatch.setattr(served, "UNHEARD_SECONDS", 0.0)
+    monkeypatch.setattr(served_link, "UNHEARD_SECONDS", 0.0)
 
     async def shrink() -> None:
         for each in remote.server._accepted:

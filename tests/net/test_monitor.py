@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.monitor import LinkHealth, Monitor
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.keepalive import LinkHealth, Monitor
+from jobpipe.net.links.link_timeouts import Timing
 
 TIMING = Timing(heartbeat=5, silence=15, write=60, idle=60)
 

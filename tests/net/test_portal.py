@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import DataLoss, ForkedProcess, LinkClosed, LocalProtocolError, WaitTimeout
-from jobpipe.net.portal import Portal
+from jobpipe.net.links.event_loop_thread import Portal
 
 
 @pytest.fixture

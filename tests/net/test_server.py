@@ -14,11 +14,11 @@ import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, LinkError, LinkTimeout
 from jobpipe.net.address import Endpoint
-from jobpipe.net.admission import ConnectionLimits, Refusal
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.link import Link, connect
-from jobpipe.net.pump import WRITE_BUFFER
-from jobpipe.net.server import Server
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.async_pump import WRITE_BUFFER
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.servers.connection_limits import ConnectionLimits, Refusal
+from jobpipe.net.servers.link_server import Server
 from jobpipe.wire import Kind, Request, Side
 from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, bound, frames, linked, run, serving, until
 

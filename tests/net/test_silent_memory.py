@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from jobpipe.net.address import Endpoint
-from jobpipe.net.admission import ConnectionLimits
-from jobpipe.net.server import Server
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.connection_limits import ConnectionLimits
+from jobpipe.net.servers.link_server import Server
 from tests.net.kit import NAME, Authority, Echo, Mode, bound, until
 
 COUNT = 25  # of each kind, in each round

@@ -9,7 +9,7 @@ import ssl
 import pytest
 
 from jobpipe.errors import Fenced, JobpipeError, LinkBroken, LinkError, LinkTimeout, NotAuthorized
-from jobpipe.net.stream import copy_of, greeting, map_error, mapped, peer_names, peer_of
+from jobpipe.net.links.socket_options import copy_of, greeting, map_error, mapped, peer_names, peer_of
 
 
 def tls_error(reason: str) -> ssl.SSLError:

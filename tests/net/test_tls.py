@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import serialization
 
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
-from jobpipe.net.certs import ensure_home, init_ca, issue
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials, client_context, server_context
+from jobpipe.net.tls.certificates import ensure_home, init_ca, issue
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context, server_context
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from jobpipe.control.api_server import RestServer
 from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError
-from jobpipe.net.certs import BOTH, CLIENT, init_ca, issue
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls.certificates import BOTH, CLIENT, init_ca, issue
+from jobpipe.net.tls.tls_context import Credentials
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import MemoryControl
 

@@ -20,14 +20,14 @@ from cryptography.x509 import (
 )
 
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import NODE_LIFE, SERVER, init_ca, issue
-from jobpipe.net.identity import subscription_name, topic_server_name
-from jobpipe.net.keyfile import read_ca
-from jobpipe.net.link import connect
-from jobpipe.net.revocation import revoke
-from jobpipe.net.timing import Timing
-from jobpipe.net.tls import Credentials
+from jobpipe.net.links.async_link import connect
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.tls.certificates import NODE_LIFE, SERVER, init_ca, issue
+from jobpipe.net.tls.key_files import read_ca
+from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
+from jobpipe.net.tls.revocation import revoke
+from jobpipe.net.tls.tls_context import Credentials
 from jobpipe.wire import Hello, Welcome
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.zookeeper import settings_of

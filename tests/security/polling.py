@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context
 from jobpipe.wire import Hello
 from tests.security.kit import TIMING, TOPIC
 

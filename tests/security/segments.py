@@ -29,8 +29,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from jobpipe.errors import JobpipeError
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.links.link_timeouts import Timing
 from jobpipe.store.files import file_name, new_write_id
 from jobpipe.store.index import SegmentIndex, SegmentInfo
 from jobpipe.store.position import Position

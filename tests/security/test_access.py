@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.access import ADMIN, PUBLISH, READ, RIGHTS, AccessList, Glob, read_access
+from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ, RIGHTS, AccessList, Glob, read_access
 
 LIST = """
 orders:

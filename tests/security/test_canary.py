@@ -19,9 +19,9 @@ from jobpipe.cli.main import cli
 from jobpipe.config import Config, keys
 from jobpipe.config.secrets import KEY_VARIABLE, encrypt, key_reference, make_key
 from jobpipe.errors import JobpipeError
-from jobpipe.net import tls
-from jobpipe.net.certs import init_ca, issue
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.tls import tls_context
+from jobpipe.net.tls.certificates import init_ca, issue
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import ROOT, Bus, coordinator_of, data_process_of, publish, read
 from tests.config.test_secrets import BESIDE
@@ -86,7 +86,7 @@ def test_the_canary_is_in_no_log_process_or_pickle(
     )
     lock = Path(secret["jobpipe.ssl.key"])
     lock.write_bytes(lock.read_bytes().replace(b"M", b"N", 1))
-    tls._contexts.clear()  # as in a process that was just started; another one goes on with the files as they were
+    tls_context._contexts.clear()  # as in a process that was just started; another one goes on with the files as they were
     with pytest.raises(JobpipeError) as caught:
         own_bus.subscribe("late", changes=changes).position()
     require_silence(error=str(caught.value) + repr(caught.value) + json.dumps(caught.value.fields, default=str))

@@ -26,7 +26,7 @@ from jobpipe.control.client import ControlClient, ServerAddress
 from jobpipe.control.rights import Right
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.errors import JobpipeError
-from jobpipe.net.certs import BOTH, CLIENT, issue
+from jobpipe.net.tls.certificates import BOTH, CLIENT, issue
 from tests.bus.kit import ROOT
 from tests.control_api.conftest import PORTS
 from tests.control_api.conftest import control as control

@@ -17,10 +17,10 @@ import pytest
 
 from jobpipe.control.interface import Submission
 from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
-from jobpipe.net import listener as net_listener
-from jobpipe.net.certs import BOTH, CLIENT, NODE_LIFE, describe, init_ca, issue, renew
-from jobpipe.net.revocation import revoke
-from jobpipe.net.tls import Credentials
+from jobpipe.net.servers import listener as net_listener
+from jobpipe.net.tls.certificates import BOTH, CLIENT, NODE_LIFE, describe, init_ca, issue, renew
+from jobpipe.net.tls.revocation import revoke
+from jobpipe.net.tls.tls_context import Credentials
 from tests.control_api.kit import tree, until
 from tests.security.control_place import DEADLINE, SOON, Person, Place, right_of, serving
 from tests.security.control_place import ca as ca

@@ -12,10 +12,10 @@ import pytest
 from cryptography import x509
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.certs import NODE_LIFE, describe, ensure_home, init_ca, issue, renew
-from jobpipe.net.expiry import ExpiryWatch, expiries
-from jobpipe.net.revocation import CRL_LIFE, describe_crls, revoke
-from jobpipe.net.tls import Credentials, ServerTls, client_context, latest_context, server_context
+from jobpipe.net.tls.certificates import NODE_LIFE, describe, ensure_home, init_ca, issue, renew
+from jobpipe.net.tls.expiry_warnings import ExpiryWatch, expiries
+from jobpipe.net.tls.revocation import CRL_LIFE, describe_crls, revoke
+from jobpipe.net.tls.tls_context import Credentials, ServerTls, client_context, latest_context, server_context
 from tests.net.test_tls import handshake
 
 NOW = datetime.now(UTC).replace(microsecond=0)

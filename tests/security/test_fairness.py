@@ -19,10 +19,10 @@ import pytest
 from jobpipe.config import load
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import EARLIEST

@@ -19,8 +19,8 @@ from jobpipe.config import Config
 from jobpipe.discovery.locate import Location, locate
 from jobpipe.discovery.security import client_tls, credentials
 from jobpipe.errors import JobpipeError
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire.wire_messages import Hello
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, data_process_of, publish, read, until

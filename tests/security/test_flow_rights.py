@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, RemoteProtocolError
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls.tls_context import Credentials
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
 from jobpipe.testing import SCHEMA

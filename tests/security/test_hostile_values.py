@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from jobpipe.errors import JobpipeError, LinkError, RemoteProtocolError
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context
 from jobpipe.operations.control import CONTROL
 from jobpipe.operations.data import DATA
 from jobpipe.operations.fields import checks

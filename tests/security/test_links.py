@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import LinkEnded, NotAuthorized
-from jobpipe.net import listener as net_listener
 from jobpipe.net.address import Endpoint
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.certs import NODE_LIFE, issue
-from jobpipe.net.link import connect
+from jobpipe.net.links.async_link import connect
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RENEW
-from jobpipe.net.served import ServedLink
-from jobpipe.net.server import Server
-from jobpipe.net.tls import Credentials, ServerTls, client_context, server_context
+from jobpipe.net.servers import listener as net_listener
+from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.served_link import ServedLink
+from jobpipe.net.tls.certificates import NODE_LIFE, issue
+from jobpipe.net.tls.tls_context import Credentials, ServerTls, client_context, server_context
 from jobpipe.wire import Hello, Side
 from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, Remote, bound, frames, linked, run, serving, until
 from tests.security.kit import World

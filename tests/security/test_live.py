@@ -18,10 +18,10 @@ import pytest
 
 from jobpipe.admin import Admin
 from jobpipe.discovery.locate import locate
-from jobpipe.net.certs import NODE_LIFE, describe, init_ca, issue, renew
-from jobpipe.net.identity import subscription_name, topic_server_name
-from jobpipe.net.revocation import revoke
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls.certificates import NODE_LIFE, describe, init_ca, issue, renew
+from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
+from jobpipe.net.tls.revocation import revoke
+from jobpipe.net.tls.tls_context import Credentials
 from tests.faults.conftest import shared_zookeeper as shared_zookeeper
 from tests.faults.rig import FILES, PATIENCE, SHARED, conclude, later_rows, more
 from tests.harness.processes import Harness

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized, RemoteProtocolError, TopicNotFound
-from jobpipe.net.audit import audit
+from jobpipe.net.servers.audit_log import audit
 from jobpipe.wire import Hello
 from tests.security.conftest import Served
 from tests.security.kit import TOPIC, VERSIONS, Dial, World
@@ -137,7 +137,7 @@ def test_refusals_are_in_the_log(served: Served, caplog: pytest.LogCaptureFixtur
 
 def certificate_names(path: Path) -> tuple[tuple[str, str], ...]:
     """Return what a certificate bears."""
-    from jobpipe.net.certs import describe
+    from jobpipe.net.tls.certificates import describe
 
     return tuple(("DNS", name) for name in describe(path).names)
 

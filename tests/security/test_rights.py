@@ -25,12 +25,12 @@ from jobpipe.errors import (
     SubscriptionNotFound,
     TopicOwned,
 )
-from jobpipe.net.blocking import BlockingLink
-from jobpipe.net.capability import log_place
-from jobpipe.net.certs import issue
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.portal import Portal
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.servers.write_tokens import log_place
+from jobpipe.net.tls.certificates import issue
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import Credentials, client_context
 from jobpipe.operations.data import FetchRequest
 from jobpipe.operations.fields import Fields
 from jobpipe.operations.hostserver import ReadRequest

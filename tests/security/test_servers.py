@@ -15,10 +15,10 @@ import jobpipe
 from jobpipe.discovery.handler import open_handler
 from jobpipe.errors import PeerNotTrusted
 from jobpipe.net.address import Endpoint
-from jobpipe.net.certs import NODE_LIFE, describe, issue
-from jobpipe.net.revocation import revoke
-from jobpipe.net.server import Server
-from jobpipe.net.tls import Credentials, client_context
+from jobpipe.net.servers.link_server import Server
+from jobpipe.net.tls.certificates import NODE_LIFE, describe, issue
+from jobpipe.net.tls.revocation import revoke
+from jobpipe.net.tls.tls_context import Credentials, client_context
 from jobpipe.wire import Hello
 from jobpipe_registry.topic_records import RegisterRecord
 from tests.net.kit import NAME, Echo, bound

@@ -14,10 +14,10 @@ import pytest
 
 from jobpipe.coordinator.service import ControlService
 from jobpipe.errors import ConfigError, JobpipeError, SubscriptionNotFound, from_fault
-from jobpipe.net import audit as auditing
-from jobpipe.net.audit import audit
-from jobpipe.net.certs import describe
-from jobpipe.net.stream import for_clients
+from jobpipe.net.links.socket_options import for_clients
+from jobpipe.net.servers import audit_log as auditing
+from jobpipe.net.servers.audit_log import audit
+from jobpipe.net.tls.certificates import describe
 from jobpipe.operations.administration import DropLeaseRequest, DropRequest, MovedReply, SeekRequest
 from jobpipe.operations.control import CONTROL
 from jobpipe.store.boundary import LATEST

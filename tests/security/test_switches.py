@@ -14,7 +14,7 @@ from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import dial_tls
 from jobpipe.errors import ConfigError, LinkEnded, LinkError, NotAuthorized
 from jobpipe.net.address import Endpoint, is_loopback, require_plaintext_allowed
-from jobpipe.net.blocking import BlockingLink
+from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.target import WriteTarget

@@ -13,8 +13,8 @@ from jobpipe.config import load
 from jobpipe.coordinator.access import require_operation
 from jobpipe.discovery.trust import Trust
 from jobpipe.errors import ConfigError, NotAuthorized
-from jobpipe.net.access import ADMIN, PUBLISH, READ
-from jobpipe.net.certs import describe, issue
+from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ
+from jobpipe.net.tls.certificates import describe, issue
 from jobpipe.operations.subscribing import PollRequest
 from tests.security.kit import World, full, settings
 

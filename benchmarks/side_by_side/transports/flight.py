@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from benchmarks.side_by_side.transports.rows import BIG, SMALL, copies
-from jobpipe.net.certs import ensure_home
-from jobpipe.net.identity import topic_server_name
+from jobpipe.net.tls.certificates import ensure_home
+from jobpipe.net.tls.peer_names import topic_server_name
 
 DONE = None
 

@@ -15,8 +15,8 @@ from benchmarks.side_by_side.transports.rows import BIG, copies
 from jobpipe.config import Config, load
 from jobpipe.discovery.locate import locate
 from jobpipe.discovery.security import client_tls
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import Link, connect
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher

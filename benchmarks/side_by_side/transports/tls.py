@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side.transports.rows import BIG, copies
-from jobpipe.net.certs import ensure_home
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.tls import client_context, server_context
+from jobpipe.net.tls.certificates import ensure_home
+from jobpipe.net.tls.peer_names import topic_server_name
+from jobpipe.net.tls.tls_context import client_context, server_context
 
 CHUNK = 1 << 20  # as large as jobpipe's largest frame
 LENGTH = struct.Struct("!Q")

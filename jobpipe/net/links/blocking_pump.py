@@ -19,9 +19,9 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
-from jobpipe.net.owner import Owner
-from jobpipe.net.stream import copy_of, map_error, peer_names
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.socket_options import copy_of, map_error, peer_names
 from jobpipe.wire import (
     ENDED,
     NEED_DATA,

@@ -1,6 +1,6 @@
 """The asyncio pump: moves bytes between a transport and a ``wire.Connection``, watches the peer, ends the link once.
 
-It knows nothing of requests; :class:`jobpipe.net.link.Link` gives the messages their meaning.
+It knows nothing of requests; :class:`jobpipe.net.links.async_link.Link` gives the messages their meaning.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
-from jobpipe.net.monitor import LinkHealth, Monitor
-from jobpipe.net.owner import Owner
-from jobpipe.net.stream import copy_of, map_error, peer_names, peer_of, tune
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.keepalive import LinkHealth, Monitor
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.socket_options import copy_of, map_error, peer_names, peer_of, tune
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
 from jobpipe.wire.codec import fault
 

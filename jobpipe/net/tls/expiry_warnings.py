@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.tls import Credentials
+from jobpipe.net.tls.tls_context import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ def expiries(files: Credentials) -> list[Expiry]:
     Raises:
         ConfigError: a file cannot be read.
     """
-    from jobpipe.net.certs import describe, describe_all  # loads `cryptography`
-    from jobpipe.net.revocation import describe_crls
+    from jobpipe.net.tls.certificates import describe, describe_all  # loads `cryptography`
+    from jobpipe.net.tls.revocation import describe_crls
 
     own = describe(files.cert)
     found = [

@@ -27,7 +27,7 @@ import yaml
 
 from jobpipe.config.ownership import read_own_file
 from jobpipe.errors import ConfigError
-from jobpipe.net.identity import LABEL, subscription_name
+from jobpipe.net.tls.peer_names import LABEL, subscription_name
 
 PUBLISH, READ, ADMIN = RIGHTS = ("publish", "read", "admin")
 MAX_BYTES = 1 << 20

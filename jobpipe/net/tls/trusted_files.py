@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.expiry import ExpiryWatch
-from jobpipe.net.tls import Credentials, ServerTls
+from jobpipe.net.tls.expiry_warnings import ExpiryWatch
+from jobpipe.net.tls.tls_context import Credentials, ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class TrustedFiles(Generic[L]):
     def _own_names(self) -> frozenset[str]:
         if self._files is None:
             return frozenset()
-        from jobpipe.net.certs import describe  # loads `cryptography`
+        from jobpipe.net.tls.certificates import describe  # loads `cryptography`
 
         return frozenset(describe(self._files.cert).names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.link_timeouts import Timing
 
 
 class LinkHealth(Enum):

@@ -12,9 +12,9 @@ from collections.abc import Collection
 from typing import Protocol
 
 from jobpipe.errors import JobpipeError, NotAuthorized
-from jobpipe.net.audit import who
-from jobpipe.net.budget import identity_of
-from jobpipe.net.stream import for_clients, peer_expires, peer_names, peer_of
+from jobpipe.net.links.socket_options import for_clients, peer_expires, peer_names, peer_of
+from jobpipe.net.servers.audit_log import who
+from jobpipe.net.servers.identity_quota import identity_of
 
 
 class AcceptedPeer:
@@ -23,7 +23,7 @@ class AcceptedPeer:
     Attributes:
         address: "host:port".
         names: DNS names of its certificate; () in plaintext.
-        identity: whose budget it counts to, see :func:`jobpipe.net.budget.identity_of`.
+        identity: whose budget it counts to, see :func:`jobpipe.net.servers.identity_quota.identity_of`.
         expires: when its certificate ends, in seconds since 1970; None in plaintext.
     """
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
-from jobpipe.net.owner import Owner
+from jobpipe.net.links.fork_guard import Owner
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from jobpipe.errors import JobpipeError
-from jobpipe.net.stream import copy_of
+from jobpipe.net.links.socket_options import copy_of
 
 WINDOW = 1024 * 1024
 """Bytes that may wait in all inboxes of a link before it stops reading; one read of the socket may exceed it."""

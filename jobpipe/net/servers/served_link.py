@@ -16,10 +16,10 @@ from jobpipe.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
-from jobpipe.net.accepted import AcceptedPeer
-from jobpipe.net.budget import Budgets, asking
-from jobpipe.net.link import Link
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.accepted_connection import AcceptedPeer
+from jobpipe.net.servers.identity_quota import Budgets, asking
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import encode, fault
 from jobpipe.wire.frames import ASKING_LIMIT

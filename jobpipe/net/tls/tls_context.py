@@ -18,7 +18,7 @@ from typing import Protocol
 from jobpipe.config import Config
 from jobpipe.config.secrets import Secret
 from jobpipe.errors import ConfigError
-from jobpipe.net.alerts import AlertingObject
+from jobpipe.net.tls.tls_alerts import AlertingObject
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
 def client_context(credentials: Credentials) -> ssl.SSLContext:
     """Return the context for connecting: as :func:`server_context`, and the server's name is checked.
 
-    ``server_hostname`` of the connection is :func:`jobpipe.net.certs.topic_server_name` of the topic, not the host.
+    ``server_hostname`` of the connection is :func:`jobpipe.net.tls.certificates.topic_server_name` of the topic, not the host.
     """
     return _context(credentials, server=False)
 
@@ -154,7 +154,7 @@ def _make(credentials: Credentials, *, server: bool, crl: bool) -> ssl.SSLContex
     except (OSError, ssl.SSLError) as error:
         raise _bad(credentials.ca, "one or more CA certificates in PEM", error) from error
     if crl:
-        from jobpipe.net.revocation import check_crls  # loads `cryptography`
+        from jobpipe.net.tls.revocation import check_crls  # loads `cryptography`
 
         check_crls(credentials.revoked, credentials.ca)
         try:

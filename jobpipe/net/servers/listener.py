@@ -23,15 +23,15 @@ from typing import Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from jobpipe.errors import JobpipeError, LinkClosed, LinkError, NotAuthorized, ProtocolError
-from jobpipe.net.accepted import Connection
-from jobpipe.net.admission import Admission, ConnectionLimits, Refusal, source_of
-from jobpipe.net.alerts import HandshakeContext
-from jobpipe.net.audit import RateLimitedLog
-from jobpipe.net.client_hello import wait_for_client_hello
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.socket_options import mapped, peer_of
 from jobpipe.net.retry import RENEW
-from jobpipe.net.stream import mapped, peer_of
-from jobpipe.net.timing import Timing
-from jobpipe.net.tls import RenewableTls
+from jobpipe.net.servers.accepted_connection import Connection
+from jobpipe.net.servers.audit_log import RateLimitedLog
+from jobpipe.net.servers.connection_limits import Admission, ConnectionLimits, Refusal, source_of
+from jobpipe.net.tls.client_hello import wait_for_client_hello
+from jobpipe.net.tls.tls_alerts import HandshakeContext
+from jobpipe.net.tls.tls_context import RenewableTls
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from jobpipe.net.budget import identity_of
+from jobpipe.net.servers.identity_quota import identity_of
 
 log = logging.getLogger("jobpipe.audit")
 

@@ -24,9 +24,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jobpipe.config import Config
 from jobpipe.config.home import make_home
 from jobpipe.errors import ConfigError
-from jobpipe.net.identity import LABEL, label
-from jobpipe.net.issued import note_issued
-from jobpipe.net.keyfile import (
+from jobpipe.net.tls.certificate_ledger import note_issued
+from jobpipe.net.tls.key_files import (
     close_folder,
     is_pair,
     key_at,
@@ -37,8 +36,9 @@ from jobpipe.net.keyfile import (
     read_key,
     write_certificate,
 )
-from jobpipe.net.revocation import CLOCK_SKEW, is_revoked, keep_crl
-from jobpipe.net.tls import Credentials, configured
+from jobpipe.net.tls.peer_names import LABEL, label
+from jobpipe.net.tls.revocation import CLOCK_SKEW, is_revoked, keep_crl
+from jobpipe.net.tls.tls_context import Credentials, configured
 
 CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(days=825)  # the longest that strict verifiers accept

@@ -20,11 +20,11 @@ from jobpipe.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from jobpipe.net.blocking_pump import BlockingPump
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.link import check_welcome
-from jobpipe.net.stream import greeting, mapped, peer_of, tune
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.async_link import check_welcome
+from jobpipe.net.links.blocking_pump import BlockingPump
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.socket_options import greeting, mapped, peer_of, tune
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.wire import CHUNK, DataHeader, Fault, Hello, Message, Part, Reply, Request, Welcome
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class BlockingLink(BlockingPump):
         server_hostname: str | None = None,
         timing: Timing | None = None,
     ) -> BlockingLink:
-        """Open a link and wait for WELCOME; arguments and errors are those of :func:`jobpipe.net.link.connect`."""
+        """Open a link and wait for WELCOME; arguments and errors are those of :func:`jobpipe.net.links.async_link.connect`."""
         timing = timing or Timing()
         peer = str(endpoint)
         server_hostname = server_hostname or topic_server_name(hello.topic)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import Collection
 
-from jobpipe.net.admission import ConnectionLimits
-from jobpipe.net.budget import Budgets
-from jobpipe.net.link import Link
-from jobpipe.net.listener import Listener
-from jobpipe.net.served import Handler, ServedLink
-from jobpipe.net.timing import Timing
-from jobpipe.net.tls import RenewableTls
+from jobpipe.net.links.async_link import Link
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.servers.connection_limits import ConnectionLimits
+from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.listener import Listener
+from jobpipe.net.servers.served_link import Handler, ServedLink
+from jobpipe.net.tls.tls_context import RenewableTls
 
 
 class Server(Listener[ServedLink]):
@@ -21,7 +21,7 @@ class Server(Listener[ServedLink]):
         handler: What to do with the links.
         tls: The server's context, fixed or renewable, or None for plaintext.
         timing: Deadlines.
-        limits: How many connections, and how fast, see :class:`jobpipe.net.listener.Listener`.
+        limits: How many connections, and how fast, see :class:`jobpipe.net.servers.listener.Listener`.
         max_age: Seconds after which the client must reconnect, or sooner if its certificate expires.
         budgets: Counts and limits what each identity holds.
     """

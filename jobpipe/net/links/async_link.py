@@ -1,6 +1,6 @@
 """A link on asyncio. A client makes calls on it; a server streams its answers, and receives uploads.
 
-The server's end, which runs the handlers, is in :mod:`jobpipe.net.served`.
+The server's end, which runs the handlers, is in :mod:`jobpipe.net.servers.served_link`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import JobpipeError, LinkTimeout, LocalProtocolError, RemoteProtocolError
-from jobpipe.net.identity import topic_server_name
-from jobpipe.net.inbox import Inboxes
-from jobpipe.net.pump import Pump
-from jobpipe.net.stream import copy_of, greeting, mapped
-from jobpipe.net.timing import Timing
+from jobpipe.net.links.async_pump import Pump
+from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.socket_options import copy_of, greeting, mapped
+from jobpipe.net.links.upload_buffer import Inboxes
+from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.wire import CHUNK, Data, Fault, Hello, Message, Part, Ping, Pong, Reply, Request, Side, Welcome
 from jobpipe.wire.frames import CONTROL_LIMIT
 from jobpipe.wire.wire_messages import choose_version
