@@ -135,7 +135,7 @@ fuzz: $(VENV)/.dev
 # What is made from definitions: the page of options and keys, tables of the protocol, the schema of pipeline files;
 # tests compare.
 docs: $(VENV)/.dev
-	$(BIN)/python -m jobpipe.config.page > docs/options.md
+	$(BIN)/python -m jobpipe.config.options_page > docs/options.md
 	$(BIN)/python -m jobpipe.operations.page docs/protocol.md
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from jobpipe.config import keys, load
-from jobpipe.config.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.source_options import SOURCE_OPTIONS
+from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.keys.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.metadata import METADATA, with_metadata
 from jobpipe.spark.options import SourceOptions

@@ -11,7 +11,7 @@ from jobpipe.cli.context import Settings, json_option, pass_settings
 from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_table, printable
 from jobpipe.config import ConfigProblem, config_error
-from jobpipe.config.checks import check_files
+from jobpipe.config.reading.config_checks import check_files
 from jobpipe.errors import ConfigError
 from jobpipe.net.servers.access_list import read_access
 
@@ -119,7 +119,7 @@ def encrypt(new_key: bool) -> None:
     ~/.config/jobpipe/secret.key. Prints one line, enc:..., to use as a value in the configuration. Programs that read
     this configuration need the same encryption key.
     """
-    from jobpipe.config import secrets
+    from jobpipe.config.types import secrets
 
     reference = secrets.key_reference()
     if new_key:
@@ -141,9 +141,9 @@ def explain(name: str | None) -> None:
     NAME is a key of the configuration, an option of format('jobpipe'), or an argument of JobPipeSink.
     """
     from jobpipe.config import explain as explained
-    from jobpipe.config import names
+    from jobpipe.config.keys import key_names
 
     if name is None:
-        emit_table(("NAME", "GIVEN AS"), names())
+        emit_table(("NAME", "GIVEN AS"), key_names())
         return
     click.echo("\n".join(map(printable, explained(name).splitlines())))

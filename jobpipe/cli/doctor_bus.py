@@ -24,7 +24,7 @@ CONNECT_SECONDS = 1.0  # for all servers of an ensemble together, their names in
 
 def certificates(config: Config) -> Iterator[Finding]:
     """The certificates in force fit together, are valid, and stay so for a while. Makes none."""
-    from jobpipe.config.checks import plaintext_beyond_loopback
+    from jobpipe.config.reading.config_checks import plaintext_beyond_loopback
     from jobpipe.net.tls.expiry_warnings import expiries
     from jobpipe.net.tls.tls_context import Credentials, client_context, configured
 
@@ -93,7 +93,7 @@ def access(config: Config) -> Iterator[Finding]:
 
 def doubtful_address(error: ConfigError) -> str | None:
     """Return the registry's address if a configuration has nothing else for it: perhaps only the address is wrong."""
-    from jobpipe.config.checks import MAKE_CERTIFICATES
+    from jobpipe.config.reading.config_checks import MAKE_CERTIFICATES
 
     return next((item["value"] for item in error.fields["problems"] if item["expected"] == MAKE_CERTIFICATES), None)
 

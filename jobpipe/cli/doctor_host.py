@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from jobpipe.cli.findings import Finding, fail, ok, warn
 from jobpipe.cli.output import size
-from jobpipe.config.ownership import USER_REMEDY, folder_problem, user_name, why_nameless
+from jobpipe.config.reading.file_permissions import USER_REMEDY, folder_problem, user_name, why_nameless
 from jobpipe.errors import AddressError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def user() -> Finding:
 
 def variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     """No variable is one of ours but for its underscores: JOBPIPE_HOME has no effect, JOBPIPE__HOME is meant."""
-    from jobpipe.config.model import KEYS
+    from jobpipe.config.keys.config_model import KEYS
 
     meant = {re.sub("_+", "_", about.environment): about.environment for about in KEYS}
     for name in sorted(environ):

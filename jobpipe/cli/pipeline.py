@@ -173,7 +173,7 @@ def run(
 
     Exits with 0 if all jobs ended normally, 1 if one failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    from jobpipe.config.sources import settled_environment
+    from jobpipe.config.reading.config_loader import settled_environment
     from jobpipe.control.runs_here import require_no_run_of_server
     from jobpipe.pipelines.board import BoardConsole
     from jobpipe.pipelines.bounds import bounds_of

@@ -37,7 +37,7 @@ def start(settings: Settings, linger: float) -> None:
 
     This is optional: the first job that needs the embedded ZooKeeper starts it.
     """
-    from jobpipe.config.home import make_home
+    from jobpipe.config.home_folder import make_home
     from jobpipe.discovery.handler import map_registry_errors
 
     server = _embedded(settings.config, linger)

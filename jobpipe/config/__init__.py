@@ -3,12 +3,12 @@
 This package knows nothing of the network, the registry or Spark; it turns texts into a frozen :class:`Config`.
 """
 
-from jobpipe.config.checks import check_acks
-from jobpipe.config.definition import ConfigProblem, Definition, Key, Option, config_error, shown, unknown
-from jobpipe.config.model import Config
-from jobpipe.config.names import suggest
-from jobpipe.config.show import Row, explain, find_key, keys, names, render
-from jobpipe.config.sources import Resolved, config_from_dict, load, load_given, node_settings, resolve
+from jobpipe.config.keys.config_model import Config
+from jobpipe.config.keys.definition import ConfigProblem, Definition, Key, Option, config_error, shown, unknown
+from jobpipe.config.keys.key_names import suggest
+from jobpipe.config.reading.config_checks import check_acks
+from jobpipe.config.reading.config_loader import Resolved, config_from_dict, load, load_given, node_settings, resolve
+from jobpipe.config.show_config import Row, explain, find_key, keys, names, render
 
 __all__ = [
     "Config",

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 
 _given: Mapping[str, Secret] | None = None  # of the job that runs in this process

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 import jobpipe
-from jobpipe.config.names import by_loose_name
+from jobpipe.config.keys.key_names import by_loose_name
 from jobpipe.control.api_models import (
     BackfillBody,
     BrokenPipeline,

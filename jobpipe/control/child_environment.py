@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import fields
 
 from jobpipe.config import Config
-from jobpipe.config.secrets import KEY_VARIABLE, Secret
+from jobpipe.config.types.secrets import KEY_VARIABLE, Secret
 
 # fmt: off
 _SYSTEM = (

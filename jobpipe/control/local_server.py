@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobpipe.config import Config
-from jobpipe.config.sources import settled_environment
+from jobpipe.config.reading.config_loader import settled_environment
 from jobpipe.control.client import ServerAddress
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken, WaitTimeout

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from jobpipe.config import Config
-from jobpipe.config.ownership import Distrusted, distrusted_level
+from jobpipe.config.reading.file_permissions import Distrusted, distrusted_level
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file_paths import absolute
 from jobpipe.pipelines.pipeline import Pipeline

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers
 
-from jobpipe.config.ownership import read_own_file
+from jobpipe.config.reading.file_permissions import read_own_file
 from jobpipe.control.rights import Caller, Right
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls.trusted_files import TrustedFiles

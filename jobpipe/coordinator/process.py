@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from jobpipe.config.ownership import folder_problem
+from jobpipe.config.reading.file_permissions import folder_problem
 from jobpipe.coordinator.logs import BoundedHandler, bound
 from jobpipe.errors import ConfigError, JobpipeError, WaitTimeout, from_fault, to_fault
 

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import jobpipe
-from jobpipe.config.ownership import USER_REMEDY, why_nameless
+from jobpipe.config.reading.file_permissions import USER_REMEDY, why_nameless
 from jobpipe.errors import ConfigError
 
 PIPELINE = "pipeline.yaml"

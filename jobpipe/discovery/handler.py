@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from jobpipe.config import Config
-from jobpipe.config.home import make_home
+from jobpipe.config.home_folder import make_home
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
 from jobpipe_registry import registry_errors as registry_errors
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.webhook import TOTAL_SECONDS, Hook, HookError, HookRefused, HookRejected, Resolve, post, resolve
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from jobpipe.config.model import KEYS
+from jobpipe.config.keys.config_model import KEYS
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.context import INPUT, with_prefix
 from jobpipe.pipelines.file_paths import EXTENSIONS, local_folder, reads_folder

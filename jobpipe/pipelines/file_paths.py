@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.config.values import BadValueError, expand_home
+from jobpipe.config.types.value_types import BadValueError, expand_home
 from jobpipe.errors import ConfigError
 
 FILE_FORMATS = frozenset({"csv", "json", "xml", "parquet", "orc", "avro", "text", "binaryfile"})

@@ -16,10 +16,10 @@ from zoneinfo import available_timezones
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, SecretBytes, SecretStr, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from jobpipe.config.names import by_loose_name, suggest
-from jobpipe.config.secrets import Secret
-from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole
+from jobpipe.config.keys.key_names import by_loose_name, suggest
+from jobpipe.config.types.secrets import Secret
+from jobpipe.config.types.source_types import NAME
+from jobpipe.config.types.value_types import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.secret_keys import holds_secret, is_secret
 from jobpipe.pipelines.zones import time_zone

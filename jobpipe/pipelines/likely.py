@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobpipe.config.names import closest
-from jobpipe.config.ownership import distrusted_level
+from jobpipe.config.keys.key_names import closest
+from jobpipe.config.reading.file_permissions import distrusted_level
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.ddl import TYPES, unknown_types
 from jobpipe.pipelines.file_options import read_schema

@@ -15,8 +15,8 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from jobpipe.config.names import closest
-from jobpipe.config.values import SECRET
+from jobpipe.config.keys.key_names import closest
+from jobpipe.config.types.value_types import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.checks import check_folders, check_job, check_pipeline
 from jobpipe.pipelines.engine import fires_nothing

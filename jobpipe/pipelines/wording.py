@@ -10,9 +10,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from jobpipe.config.definition import HIDDEN
-from jobpipe.config.names import closest
-from jobpipe.config.secrets import EXPECTED as SECRET_EXPECTED
+from jobpipe.config.keys.definition import HIDDEN
+from jobpipe.config.keys.key_names import closest
+from jobpipe.config.types.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import shown
 from jobpipe.pipelines.problems import Problem, Severity, nearest
 from jobpipe.pipelines.secret_keys import holds_secret, is_secret

@@ -15,8 +15,8 @@ from pathlib import Path as FilePath
 
 import yaml
 
-from jobpipe.config.names import closest
-from jobpipe.config.ownership import why_distrusted
+from jobpipe.config.keys.key_names import closest
+from jobpipe.config.reading.file_permissions import why_distrusted
 from jobpipe.errors import shown
 from jobpipe.pipelines.problems import Problem, ProblemList, Severity
 from jobpipe.pipelines.tree import FilePlace, Path, Scalar, TreeNode, dotted, find, merge

@@ -14,7 +14,7 @@ from typing import Protocol
 import psutil
 
 from jobpipe.config import Config
-from jobpipe.config.home import make_home
+from jobpipe.config.home_folder import make_home
 from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.process import start_program
 from jobpipe.net.address import Endpoint

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
-from jobpipe.config.sink_arguments import read_arguments
+from jobpipe.config.keys.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
 from jobpipe.publisher import opened
 from jobpipe.publisher.admission import BatchKey

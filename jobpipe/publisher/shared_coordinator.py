@@ -24,8 +24,8 @@ from pathlib import Path
 import psutil
 
 from jobpipe.config import Config
-from jobpipe.config.home import make_home
-from jobpipe.config.ownership import folder_problem
+from jobpipe.config.home_folder import make_home
+from jobpipe.config.reading.file_permissions import folder_problem
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import AddressError, ConfigError, WaitTimeout
 from jobpipe.net.address import Endpoint

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from jobpipe.config.source_kinds import by_topic, one_offset, one_time
-from jobpipe.config.values import BadValueError
+from jobpipe.config.types.source_types import by_topic, one_offset, one_time
+from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 from jobpipe.store.position import Position

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from jobpipe.config import ConfigProblem, config_error, load
-from jobpipe.config.sink_arguments import read_arguments
+from jobpipe.config.keys.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError
 from jobpipe.publisher import opened
 from jobpipe.publisher.admission import BatchKey

@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from jobpipe.config import Config, ConfigProblem, config_error, load, shown, suggest, unknown
-from jobpipe.config.names import by_loose_name
-from jobpipe.config.values import BadValueError
-from jobpipe.config.writer_options import REFUSED, SPARKS_OWN, WRITER_OPTIONS
+from jobpipe.config.keys.key_names import by_loose_name
+from jobpipe.config.keys.writer_options import REFUSED, SPARKS_OWN, WRITER_OPTIONS
+from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
 from jobpipe.spark.launched import Launch
 from jobpipe.spark.partitioner import Partitioner

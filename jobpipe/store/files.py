@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from jobpipe.config.ownership import folder_problem
+from jobpipe.config.reading.file_permissions import folder_problem
 from jobpipe.errors import ConfigError, SegmentCorrupt, SpoolError, SpoolFull
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -92,7 +92,7 @@ def prepare_topic(directory: Path, topic: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that others could exchange or fill, see :mod:`jobpipe.config.ownership`; a missing one passes.
+    """Refuse a folder that others could exchange or fill, see :mod:`jobpipe.config.reading.file_permissions`; a missing one passes.
 
     Raises:
         SpoolError: says whose it is, and what to do.

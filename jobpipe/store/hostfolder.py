@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.config.ownership import read_own_file, why_distrusted
+from jobpipe.config.reading.file_permissions import read_own_file, why_distrusted
 from jobpipe.errors import RemoteProtocolError, SpoolError
 from jobpipe.store.files import (
     SEGMENTS,

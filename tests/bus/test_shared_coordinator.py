@@ -20,7 +20,7 @@ import pytest
 import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.config.home import make_home
+from jobpipe.config.home_folder import make_home
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.operations.publishing import MAX_WRITERS

@@ -10,7 +10,7 @@ import pytest
 
 from jobpipe.cli.place import PlaceType
 from jobpipe.config import keys
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from tests.cli.conftest import Run
 from tests.troubleshooting import on_page
 

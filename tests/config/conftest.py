@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.config import sources
+from jobpipe.config.reading import config_loader
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(home))
-    for name in (sources.ENVIRONMENT_FILE, "JOBPIPE__HOME"):
+    for name in (config_loader.ENVIRONMENT_FILE, "JOBPIPE__HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sources, "SYSTEM_FILE", tmp_path / "etc" / "jobpipe.yaml")
+    monkeypatch.setattr(config_loader, "SYSTEM_FILE", tmp_path / "etc" / "jobpipe.yaml")
     return folder

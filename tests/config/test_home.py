@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from jobpipe.cli.main import cli
 from jobpipe.config import load
-from jobpipe.config.sources import find_file
+from jobpipe.config.reading.config_loader import find_file
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file_paths import absolute

@@ -9,7 +9,7 @@ import pytest
 
 import jobpipe
 from jobpipe.config import job_secrets
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 
 

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from jobpipe.cli.doctor_host import spool as spool_finding
-from jobpipe.config import Config, load, ownership, resolve, sources
+from jobpipe.config import Config, load, resolve
+from jobpipe.config.reading import config_loader, file_permissions
 from jobpipe.errors import ConfigError, SpoolError
 from jobpipe.net.servers.access_list import read_access
 from jobpipe.store.files import prepare_topic
@@ -33,7 +34,7 @@ def of_another_user(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
         if os.geteuid() == 0:
             os.chown(path, STRANGER, -1, follow_symlinks=False)
         else:
-            monkeypatch.setattr(ownership.os, "geteuid", lambda: STRANGER)
+            monkeypatch.setattr(file_permissions.os, "geteuid", lambda: STRANGER)
         return path
 
     return give
@@ -75,7 +76,7 @@ def test_a_file_that_a_strangers_link_leads_to(lonely: Path, of_another_user: Ca
 @pytest.mark.parametrize("named_by", ["search", "option", "environment"])
 def test_a_file_that_everybody_may_write(lonely: Path, named_by: str) -> None:
     file = write(lonely / "conf" / "jobpipe.yaml", mode=0o666)
-    environ = {sources.ENVIRONMENT_FILE: str(file)} if named_by == "environment" else {}
+    environ = {config_loader.ENVIRONMENT_FILE: str(file)} if named_by == "environment" else {}
     message = refused(file if named_by == "option" else None, **environ)
     assert "everyone may write to it (mode 0666)" in message
     file.chmod(0o644)
@@ -84,16 +85,16 @@ def test_a_file_that_everybody_may_write(lonely: Path, named_by: str) -> None:
 
 def test_groups(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A private group, root's group, and a group that root chose may write; any other may not."""
-    monkeypatch.setattr(ownership.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(file_permissions.os, "geteuid", lambda: 1000)
     users = SimpleNamespace(getpwuid=lambda _: SimpleNamespace(pw_name="ann", pw_gid=1000))
-    monkeypatch.setattr(ownership, "pwd", users)
+    monkeypatch.setattr(file_permissions, "pwd", users)
     members = {1000: ("ann", []), 1001: ("ann", []), 100: ("users", ["ann", "bob"]), 0: ("root", ["eve"])}
 
     def group(number: int) -> SimpleNamespace:
         name, others = members[number]
         return SimpleNamespace(gr_name=name, gr_mem=others)
 
-    monkeypatch.setattr(ownership, "grp", SimpleNamespace(getgrgid=group))
+    monkeypatch.setattr(file_permissions, "grp", SimpleNamespace(getgrgid=group))
 
     def found(uid: int, gid: int, mode: int) -> os.stat_result:
         return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
@@ -102,17 +103,19 @@ def test_groups(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     null = SimpleNamespace(
         st_mode=stat.S_IFCHR | 0o666, st_uid=65534, st_gid=65534, st_rdev=os.stat(os.devnull).st_rdev
     )
-    assert ownership.why_distrusted(null) is None  # in a namespace where root's files are nobody's
-    assert ownership.why_distrusted(found(1000, 1000, file)) is None
-    assert ownership.why_distrusted(found(1000, 0, file)) is None
-    assert ownership.why_distrusted(found(0, 100, file)) is None
-    assert ownership.why_distrusted(found(0, 0, folder)) is None
-    assert "group users" in (ownership.why_distrusted(found(1000, 100, file)) or "")
-    assert ownership.why_distrusted(found(1000, 1001, file)) is not None  # of the user's name, but not the user's own
+    assert file_permissions.why_distrusted(null) is None  # in a namespace where root's files are nobody's
+    assert file_permissions.why_distrusted(found(1000, 1000, file)) is None
+    assert file_permissions.why_distrusted(found(1000, 0, file)) is None
+    assert file_permissions.why_distrusted(found(0, 100, file)) is None
+    assert file_permissions.why_distrusted(found(0, 0, folder)) is None
+    assert "group users" in (file_permissions.why_distrusted(found(1000, 100, file)) or "")
+    assert (
+        file_permissions.why_distrusted(found(1000, 1001, file)) is not None
+    )  # of the user's name, but not the user's own
     members[1000] = ("ann", ["bob"])
-    assert ownership.why_distrusted(found(1000, 1000, file)) is not None
-    assert "another user" in (ownership.why_distrusted(found(1001, 1000, stat.S_IFREG | 0o600)) or "")
-    assert "everyone" in (ownership.why_distrusted(found(0, 0, stat.S_IFDIR | 0o777)) or "")
+    assert file_permissions.why_distrusted(found(1000, 1000, file)) is not None
+    assert "another user" in (file_permissions.why_distrusted(found(1001, 1000, stat.S_IFREG | 0o600)) or "")
+    assert "everyone" in (file_permissions.why_distrusted(found(0, 0, stat.S_IFDIR | 0o777)) or "")
     assert load("/dev/null", environ={}) == load(None, environ={})
 
 
@@ -122,10 +125,10 @@ class Accounts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, users: dict[int, tuple[str, int]], process: int) -> None:
         self.users = users
         self.groups: dict[int, tuple[str, list[str]]] = {}
-        monkeypatch.setattr(ownership, "pwd", SimpleNamespace(getpwuid=self.user, getpwall=self.all))
-        monkeypatch.setattr(ownership, "grp", SimpleNamespace(getgrgid=self.group))
-        monkeypatch.setattr(ownership.os, "geteuid", lambda: process)
-        monkeypatch.setattr(ownership.os, "getegid", lambda: process)
+        monkeypatch.setattr(file_permissions, "pwd", SimpleNamespace(getpwuid=self.user, getpwall=self.all))
+        monkeypatch.setattr(file_permissions, "grp", SimpleNamespace(getgrgid=self.group))
+        monkeypatch.setattr(file_permissions.os, "geteuid", lambda: process)
+        monkeypatch.setattr(file_permissions.os, "getegid", lambda: process)
 
     def user(self, number: int) -> SimpleNamespace:
         name, group = self.users[number]
@@ -146,23 +149,23 @@ def folder_of(user: int, group: int) -> os.stat_result:
 def test_the_group_of_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container with -u 12345:12345."""
     accounts = Accounts(monkeypatch, {0: ("root", 0)}, process=12345)
-    assert ownership.why_distrusted(folder_of(12345, 12345)) is None
-    assert "group 54321 may write" in (ownership.why_distrusted(folder_of(12345, 54321)) or "")
+    assert file_permissions.why_distrusted(folder_of(12345, 12345)) is None
+    assert "group 54321 may write" in (file_permissions.why_distrusted(folder_of(12345, 54321)) or "")
     accounts.groups[12345] = ("staff", [])
-    assert "group staff may write" in (ownership.why_distrusted(folder_of(12345, 12345)) or "")
+    assert "group staff may write" in (file_permissions.why_distrusted(folder_of(12345, 12345)) or "")
     accounts.groups.clear()
     accounts.users[1000] = ("ann", 12345)  # her main group
-    assert "group 12345 may write" in (ownership.why_distrusted(folder_of(12345, 12345)) or "")
+    assert "group 12345 may write" in (file_permissions.why_distrusted(folder_of(12345, 12345)) or "")
 
 
 def test_the_private_group_of_an_owner_who_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root runs the pipeline of a user with umask 002."""
     accounts = Accounts(monkeypatch, {0: ("root", 0), 1000: ("ann", 1000)}, process=0)
     accounts.groups[1000] = ("ann", [])
-    assert ownership.why_distrusted(folder_of(1000, 1000), any_owner=True) is None
-    assert "another user" in (ownership.why_distrusted(folder_of(1000, 1000)) or "")
+    assert file_permissions.why_distrusted(folder_of(1000, 1000), any_owner=True) is None
+    assert "another user" in (file_permissions.why_distrusted(folder_of(1000, 1000)) or "")
     accounts.groups[1000] = ("ann", ["bob"])
-    assert "group ann may write" in (ownership.why_distrusted(folder_of(1000, 1000), any_owner=True) or "")
+    assert "group ann may write" in (file_permissions.why_distrusted(folder_of(1000, 1000), any_owner=True) or "")
 
 
 def test_an_access_list_of_somebody_else(tmp_path: Path, of_another_user: Callable[[Path], Path]) -> None:
@@ -232,7 +235,7 @@ def test_the_working_folders_file_is_named_once(lonely: Path, caplog: pytest.Log
 def test_this_machines_names() -> None:
     """The lookups work with what this system has."""
     found = Path(__file__).stat()
-    ownership.why_distrusted(found)
-    assert pwd.getpwuid(os.geteuid()).pw_name == ownership.user_name(os.geteuid())
-    assert grp.getgrgid(os.getegid()).gr_name == ownership._group(os.getegid())
-    assert sources.SYSTEM_FILE.is_absolute()
+    file_permissions.why_distrusted(found)
+    assert pwd.getpwuid(os.geteuid()).pw_name == file_permissions.user_name(os.geteuid())
+    assert grp.getgrgid(os.getegid()).gr_name == file_permissions._group(os.getegid())
+    assert config_loader.SYSTEM_FILE.is_absolute()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.config import config_from_dict, keys, load, render, resolve
-from jobpipe.config.secrets import KEY_VARIABLE, Secret, encrypt, key_reference, make_key, parse_secret
+from jobpipe.config.types.secrets import KEY_VARIABLE, Secret, encrypt, key_reference, make_key, parse_secret
 from jobpipe.errors import ConfigError
 
 CANARY = "canary-7f3a9b-do-not-show"

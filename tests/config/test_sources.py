@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.config import Config, config_from_dict, load, resolve, sources
-from jobpipe.config.definition import Key
-from jobpipe.config.document import MAX_BYTES
-from jobpipe.config.values import choice
+from jobpipe.config import Config, config_from_dict, load, resolve
+from jobpipe.config.keys.definition import Key
+from jobpipe.config.reading import config_loader
+from jobpipe.config.reading.yaml_document import MAX_BYTES
+from jobpipe.config.types.value_types import choice
 from jobpipe.errors import ConfigError
 
 
@@ -163,7 +164,7 @@ def test_places_of_the_file(lonely: Path, monkeypatch: pytest.MonkeyPatch) -> No
         write(lonely / "environment.yaml", "jobpipe.coordinator.linger: 2"),
         write(lonely / "conf" / "jobpipe.yaml", "jobpipe.coordinator.linger: 3"),
         write(Path.home() / ".config" / "jobpipe" / "jobpipe.yaml", "jobpipe.coordinator.linger: 4"),
-        write(sources.SYSTEM_FILE, "jobpipe.coordinator.linger: 5"),
+        write(config_loader.SYSTEM_FILE, "jobpipe.coordinator.linger: 5"),
     ]
     environ = {"JOBPIPE_CONFIG": str(order[1])}
     assert load(order[0], environ=environ).linger == 1.0
@@ -359,7 +360,7 @@ def test_the_value_of_a_secret_key_is_not_repeated(monkeypatch: pytest.MonkeyPat
         group="x",
         secret=True,
     )
-    monkeypatch.setattr(sources, "by_loose_name", lambda _name: secret)
+    monkeypatch.setattr(config_loader, "by_loose_name", lambda _name: secret)
     with pytest.raises(ConfigError) as caught:
         load(overrides={"acks": "hunter2"}, environ={})
     assert [p["value"] for p in caught.value.fields["problems"]] == ["***"]
@@ -410,7 +411,7 @@ def test_an_environment_that_says_the_same_in_another_folder(
         "PATH": "bin",
     }
     before = load(environ=given)
-    settled = sources.settled_environment(given)
+    settled = config_loader.settled_environment(given)
     assert settled["JOBPIPE__HOME"] == str(lonely / "home")
     assert settled.keys() == given.keys() - {"PATH"}
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))

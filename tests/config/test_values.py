@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.config.network_kinds import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
-from jobpipe.config.values import (
+from jobpipe.config.types.network_types import CONNECT, HANDLER, HOST, PORT_RANGE, SUBNET, ZNODE
+from jobpipe.config.types.value_types import (
     BOOLEAN,
     DURATION_MAX,
     PATH,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.config import ownership
+from jobpipe.config.reading import file_permissions
 from jobpipe.control.roots import Roots
 from jobpipe.pipelines.loading import load_tree
 from jobpipe.pipelines.problems import Problem
@@ -169,7 +169,7 @@ def test_what_need_not_be_looked_at(shop: Path, monkeypatch: pytest.MonkeyPatch)
     (shop / "state").chmod(0o777)
     assert problems_of(shop)
     assert problems_of(shop, storage="s3a://bucket/state") == []
-    monkeypatch.setattr(ownership.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(file_permissions.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     assert problems_of(shop) == []
 
 
@@ -229,4 +229,4 @@ def does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
         return real(path)
 
-    monkeypatch.setattr(ownership.os, "statvfs", stale)
+    monkeypatch.setattr(file_permissions.os, "statvfs", stale)

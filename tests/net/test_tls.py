@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls.certificates import ensure_home, init_ca, issue
 from jobpipe.net.tls.peer_names import topic_server_name

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.pipelines import alerting
 from jobpipe.pipelines.alerting import GIVE_UP_SECONDS, MOST_WAITING, REJECTED_ATTEMPTS, SENDERS, Alert, Outbox
 from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, HookRejected

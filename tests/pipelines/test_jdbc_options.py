@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as st
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError, UnsupportedType
 from jobpipe.pipelines.databases.base import Database, split_name
 from jobpipe.pipelines.databases.mysql import MySqlDatabase

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.config import ownership
+from jobpipe.config.reading import file_permissions
 from jobpipe.pipelines.likely import modules_of_others
 from jobpipe.pipelines.problems import Problem
 from tests.pipelines.conftest import Write, loaded, problems
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_looked_at(file: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     assert warnings(file) == []
-    monkeypatch.setattr(ownership.os, "statvfs", stale)
+    monkeypatch.setattr(file_permissions.os, "statvfs", stale)
     (problem,) = warnings(file)
     assert problem.what == f"{file.parent} cannot be looked at ({os.strerror(errno.ESTALE)})"
 

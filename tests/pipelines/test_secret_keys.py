@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.config.secrets import Secret, encrypt, make_key
+from jobpipe.config.types.secrets import Secret, encrypt, make_key
 from jobpipe.pipelines.kinds import revealed
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.runner.spark_session import REDACTION, session_keys

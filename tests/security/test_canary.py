@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 
 from jobpipe.cli.main import cli
 from jobpipe.config import Config, keys
-from jobpipe.config.secrets import KEY_VARIABLE, encrypt, key_reference, make_key
+from jobpipe.config.types.secrets import KEY_VARIABLE, encrypt, key_reference, make_key
 from jobpipe.errors import JobpipeError
 from jobpipe.net.tls import tls_context
 from jobpipe.net.tls.certificates import init_ca, issue

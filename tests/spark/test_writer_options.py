@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from jobpipe import JobPipeSink
-from jobpipe.config.writer_options import MAX_BATCH_ID, REFUSED, WRITER_OPTIONS
+from jobpipe.config.keys.writer_options import MAX_BATCH_ID, REFUSED, WRITER_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.launched import Launch
 from jobpipe.spark.writer_options import WriterOptions

@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from jobpipe.config.ownership import read_own_file
+from jobpipe.config.reading.file_permissions import read_own_file
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls.peer_names import LABEL, subscription_name
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jobpipe.config import Config
-from jobpipe.config.home import make_home
+from jobpipe.config.home_folder import make_home
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls.certificate_ledger import note_issued
 from jobpipe.net.tls.key_files import (

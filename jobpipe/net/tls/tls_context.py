@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jobpipe.config import Config
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls.tls_alerts import AlertingObject
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError, SchemaMismatch
 from jobpipe.pipelines.kinds import expected
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.pipelines.databases.base import Database
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, bad_parameter
 from jobpipe.pipelines.databases.postgres import PostgresDatabase

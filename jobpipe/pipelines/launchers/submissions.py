@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from jobpipe.config.secrets import Secret
+from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError, LauncherUnavailable, NotAuthorized, shown
 
 SUBMIT_SECONDS = 30.0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from jobpipe.config.model import KEYS
-from jobpipe.config.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.keys.config_model import KEYS
+from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.definitions import options_model
 from jobpipe.pipelines.file_options import read_columns, read_schema

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jobpipe.config.definition import Key
-from jobpipe.config.model import KEYS
-from jobpipe.config.source_options import SOURCE_OPTIONS
+from jobpipe.config.keys.config_model import KEYS
+from jobpipe.config.keys.definition import Key
+from jobpipe.config.keys.source_options import SOURCE_OPTIONS
 from jobpipe.pipelines.context import JobContext, with_prefix
 from jobpipe.pipelines.definitions import options_model
 from jobpipe.pipelines.plugins import ORIGIN, Source, Topics, origin

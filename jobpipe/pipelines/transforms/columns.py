@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from jobpipe.config.values import BadValueError
+from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.kinds import Columns, Flag, PlainText, Text, expected

@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.config.definition import key
-from jobpipe.config.list_kinds import DESTINATIONS, PATHS, VARIABLES
-from jobpipe.config.network_kinds import HOST, PORT_RANGE
-from jobpipe.config.values import PATH, optional
+from jobpipe.config.keys.definition import key
+from jobpipe.config.types.list_types import DESTINATIONS, PATHS, VARIABLES
+from jobpipe.config.types.network_types import HOST, PORT_RANGE
+from jobpipe.config.types.value_types import PATH, optional
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jobpipe.config.definition import key
-from jobpipe.config.network_kinds import ACL, CONNECT, HANDLER, ZNODE
-from jobpipe.config.secrets import Secret
-from jobpipe.config.values import BOOLEAN, PATH, SECRET, TEXT, choice, duration, optional
+from jobpipe.config.keys.definition import key
+from jobpipe.config.types.network_types import ACL, CONNECT, HANDLER, ZNODE
+from jobpipe.config.types.secrets import Secret
+from jobpipe.config.types.value_types import BOOLEAN, PATH, SECRET, TEXT, choice, duration, optional
 
 
 @dataclass(frozen=True, kw_only=True)

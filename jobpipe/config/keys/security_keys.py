@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.config.definition import key
-from jobpipe.config.secrets import Secret
-from jobpipe.config.values import BOOLEAN, PATH, SECRET, duration, optional
+from jobpipe.config.keys.definition import key
+from jobpipe.config.types.secrets import Secret
+from jobpipe.config.types.value_types import BOOLEAN, PATH, SECRET, duration, optional
 
 
 @dataclass(frozen=True, kw_only=True)

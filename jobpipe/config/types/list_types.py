@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import MOST_PARTS, PATH, BadValueError, ValueKind, plain_text
+from jobpipe.config.types.value_types import MOST_PARTS, PATH, BadValueError, ValueKind, plain_text
 
 _WRITTEN = ", as a list or with commas between them"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import BadValueError, ValueKind, plain_text
+from jobpipe.config.types.value_types import BadValueError, ValueKind, plain_text
 
 EARLIEST, LATEST = -2, -1  # as offsets, in JSON; Kafka's own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as check_name of jobpipe_registry

@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.definition import Option
-from jobpipe.config.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BOOLEAN, BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.keys.definition import Option
+from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.types.source_types import NAME
+from jobpipe.config.types.value_types import BOOLEAN, BadValueError, ValueKind, choice, optional, whole
 
 MAX_BATCH_ID = 2**63 - 1
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})

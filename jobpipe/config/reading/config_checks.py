@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobpipe.config.definition import ConfigProblem, config_error
-from jobpipe.config.model import KEYS, Config
-from jobpipe.config.registry_checks import REGISTRY_CHECKS
+from jobpipe.config.keys.config_model import KEYS, Config
+from jobpipe.config.keys.definition import ConfigProblem, config_error
+from jobpipe.config.reading.registry_checks import REGISTRY_CHECKS
 
 MAKE_CERTIFICATES = """\
 certificates with it: jobs on several hosts meet at this registry, so each must prove who it is. \

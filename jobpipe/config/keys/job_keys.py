@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jobpipe.config.definition import key
-from jobpipe.config.network_kinds import HOST, PORT_RANGE, SUBNET
-from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
+from jobpipe.config.keys.definition import key
+from jobpipe.config.types.network_types import HOST, PORT_RANGE, SUBNET
+from jobpipe.config.types.value_types import BOOLEAN, PATH, choice, duration, optional, size, whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from jobpipe.config.definition import ConfigProblem
-from jobpipe.config.names import by_exact_name, is_section
-from jobpipe.config.ownership import read_own_file
-from jobpipe.config.values import MOST_PARTS
+from jobpipe.config.keys.definition import ConfigProblem
+from jobpipe.config.keys.key_names import by_exact_name, is_section
+from jobpipe.config.reading.file_permissions import read_own_file
+from jobpipe.config.types.value_types import MOST_PARTS
 
 MAX_BYTES = 1 << 20  # a configuration is a few KiB; more is some other file
 _MAX_DEPTH = 32

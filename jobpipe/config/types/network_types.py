@@ -6,7 +6,7 @@ import ipaddress
 import re
 from pathlib import Path
 
-from jobpipe.config.values import BadValueError, ValueKind, plain_text, plain_whole, text_of_parts
+from jobpipe.config.types.value_types import BadValueError, ValueKind, plain_text, plain_whole, text_of_parts
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?", re.ASCII)
 _HANDLER = re.compile(r"zookeeper|[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*", re.ASCII)

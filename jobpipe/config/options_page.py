@@ -1,16 +1,16 @@
-"""The page docs/options.md, made from the definitions: ``python -m jobpipe.config.page > docs/options.md``."""
+"""The page docs/options.md, made from the definitions: ``python -m jobpipe.config.options_page > docs/options.md``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
 
-from jobpipe.config.checks import depends_on
-from jobpipe.config.definition import Definition, Key, Option
-from jobpipe.config.model import KEYS
-from jobpipe.config.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.source_options import SOURCE_OPTIONS
-from jobpipe.config.writer_options import WRITER_OPTIONS
+from jobpipe.config.keys.config_model import KEYS
+from jobpipe.config.keys.definition import Definition, Key, Option
+from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.keys.source_options import SOURCE_OPTIONS
+from jobpipe.config.keys.writer_options import WRITER_OPTIONS
+from jobpipe.config.reading.config_checks import depends_on
 
 _HEAD = """# Options
 

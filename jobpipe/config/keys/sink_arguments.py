@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.definition import ConfigProblem, Option, shown
-from jobpipe.config.model import KEYS
-from jobpipe.config.source_kinds import NAME
-from jobpipe.config.values import BOOLEAN, PATH, TEXT, BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.keys.config_model import KEYS
+from jobpipe.config.keys.definition import ConfigProblem, Option, shown
+from jobpipe.config.types.source_types import NAME
+from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueKind, choice, optional, whole
 
 
 def _each(one: Callable[[object, Path], Any]) -> Callable[[object, Path], tuple[Any, ...]]:

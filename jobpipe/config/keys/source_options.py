@@ -10,9 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from jobpipe.config.definition import Option
-from jobpipe.config.source_kinds import ASSIGN, BOUND, BOUNDARY, ENDING, NAME, PATTERN, STARTING, TIME, TIMES, TOPICS
-from jobpipe.config.values import BOOLEAN, PATH, choice, duration, optional, size, whole
+from jobpipe.config.keys.definition import Option
+from jobpipe.config.types.source_types import (
+    ASSIGN,
+    BOUND,
+    BOUNDARY,
+    ENDING,
+    NAME,
+    PATTERN,
+    STARTING,
+    TIME,
+    TIMES,
+    TOPICS,
+)
+from jobpipe.config.types.value_types import BOOLEAN, PATH, choice, duration, optional, size, whole
 
 WHICH = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")

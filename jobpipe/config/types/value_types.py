@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.secrets import EXPECTED, Secret, parse_secret
+from jobpipe.config.types.secrets import EXPECTED, Secret, parse_secret
 
 
 class BadValueError(ValueError):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.values import NoHomeError, ValueKind
+from jobpipe.config.types.value_types import NoHomeError, ValueKind
 from jobpipe.errors import ConfigError
 
 HIDDEN = "***"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobpipe.config.checks import depends_on
-from jobpipe.config.definition import ConfigProblem, Definition, Key, Option, config_error
-from jobpipe.config.model import KEYS, Config
-from jobpipe.config.names import by_loose_name, suggest
-from jobpipe.config.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.source_options import MEANT, SOURCE_OPTIONS
-from jobpipe.config.writer_options import WRITER_OPTIONS
+from jobpipe.config.keys.config_model import KEYS, Config
+from jobpipe.config.keys.definition import ConfigProblem, Definition, Key, Option, config_error
+from jobpipe.config.keys.key_names import by_loose_name, suggest
+from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.keys.source_options import MEANT, SOURCE_OPTIONS
+from jobpipe.config.keys.writer_options import WRITER_OPTIONS
+from jobpipe.config.reading.config_checks import depends_on
 
 
 @dataclass(frozen=True)
