@@ -136,7 +136,7 @@ fuzz: $(VENV)/.dev
 # tests compare.
 docs: $(VENV)/.dev
 	$(BIN)/python -m jobpipe.config.options_page > docs/options.md
-	$(BIN)/python -m jobpipe.operations.page docs/protocol.md
+	$(BIN)/python -m jobpipe.operations.protocol_page docs/protocol.md
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
 

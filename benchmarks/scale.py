@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jobpipe.config import Config, config_from_dict, load
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.tls.peer_names import topic_server_name

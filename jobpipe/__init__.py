@@ -15,9 +15,9 @@ from jobpipe.spark.interpreter import choose as _choose_python
 
 if TYPE_CHECKING:
     from jobpipe.config.job_secrets import secret
-    from jobpipe.flows.driver import Flow
-    from jobpipe.flows.function import FlowContext
-    from jobpipe.flows.options import FlowState, FlowStatus, PartitionStatus
+    from jobpipe.flows.flow_driver import Flow
+    from jobpipe.flows.flow_settings import FlowState, FlowStatus, PartitionStatus
+    from jobpipe.flows.user_function import FlowContext
     from jobpipe.publisher.core import SealedBatch
     from jobpipe.publisher.plain import PlainPublisher, publisher
     from jobpipe.spark.await_end import await_end
@@ -55,12 +55,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "Flow": "jobpipe.flows.driver",
-    "FlowContext": "jobpipe.flows.function",
-    "FlowState": "jobpipe.flows.options",
-    "FlowStatus": "jobpipe.flows.options",
+    "Flow": "jobpipe.flows.flow_driver",
+    "FlowContext": "jobpipe.flows.user_function",
+    "FlowState": "jobpipe.flows.flow_settings",
+    "FlowStatus": "jobpipe.flows.flow_settings",
     "JobPipeSink": "jobpipe.spark.sink",
-    "PartitionStatus": "jobpipe.flows.options",
+    "PartitionStatus": "jobpipe.flows.flow_settings",
     "PlainPublisher": "jobpipe.publisher.plain",
     "SealedBatch": "jobpipe.publisher.core",
     "Subscription": "jobpipe.subscriber.client",

@@ -15,11 +15,11 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.deletion import Deleter, Deletion
 from jobpipe.discovery.dial import dial_blocking
-from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.locate import Location, TopicLocator, from_records
+from jobpipe.discovery.registry_handler import map_registry_errors
+from jobpipe.discovery.topic_lookup import Location, TopicLocator, from_records
 from jobpipe.errors import JobpipeError, LinkError, RegistryUnavailable, TopicAway, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.operations.administration import (
+from jobpipe.operations.admin_operations import (
     DropLeaseRequest,
     DropRequest,
     HoldReply,
@@ -32,8 +32,8 @@ from jobpipe.operations.administration import (
     SeekRequest,
     StatusRequest,
 )
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.flows import ResetFlowRequest
+from jobpipe.operations.flow_operations import ResetFlowRequest
+from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.files import is_topic
 from jobpipe.store.position import Position

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from jobpipe.config import Config
-from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.locate import TopicLocator, from_records
+from jobpipe.discovery.registry_handler import map_registry_errors
+from jobpipe.discovery.topic_lookup import TopicLocator, from_records
 from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.files import check_topic
 from jobpipe.store.hostfolder import directories_of_log

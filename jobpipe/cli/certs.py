@@ -80,7 +80,7 @@ def issue_one(
     and tools. The publishers' access lists (security.access) say what a name may do. Only a certificate for publishing,
     or for a HOST, can be used by a server. A revoked NAME.crt is replaced, with a new key.
     """
-    from jobpipe.discovery.handler import map_registry_errors
+    from jobpipe.discovery.registry_handler import map_registry_errors
     from jobpipe.net.tls.certificates import BOTH, CLIENT, NODE_NAMES, issue
     from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
     from jobpipe_registry.names import check_name

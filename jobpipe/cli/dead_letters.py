@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jobpipe.cli.row_filter import RowFilter
     from jobpipe.cli.topic_reader import TopicReader
     from jobpipe.config import Config
-    from jobpipe.operations.reading import Bounds
+    from jobpipe.operations.reader_operations import Bounds
     from jobpipe.pipelines.redriving import Letter, Outcome
     from jobpipe.store.redriven import SourceRow
     from jobpipe.subscriber.fetch import Fetched

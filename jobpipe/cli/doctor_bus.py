@@ -127,7 +127,7 @@ def address(connect: str) -> Finding:
 
 def registry(config: Config) -> Finding:
     """A real read is answered. An embedded registry that sleeps is not woken."""
-    from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
     from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
     if config.embedded and EmbeddedZooKeeper(config.home).status() is None:

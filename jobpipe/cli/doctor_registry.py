@@ -18,7 +18,7 @@ _NAMED = 5  # nodes that a finding names
 
 def permissions(config: Config) -> Iterator[Finding]:
     """The registry knows who we are, and its nodes are closed to strangers. For a registry that answers."""
-    from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
     from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 
     if config.embedded:

@@ -11,7 +11,7 @@ from jobpipe.cli.output import count, emit_json, emit_table, seconds
 from jobpipe.plural import counted
 
 if TYPE_CHECKING:
-    from jobpipe.operations.administration import HoldReply
+    from jobpipe.operations.admin_operations import HoldReply
 
 HOLD_COLUMNS = ("HOLD", "FROM OFFSET", "FOR", "ENDS IN", "STATE", "OWNER")
 

@@ -20,6 +20,6 @@ def host_server(settings: Settings) -> None:
 
     The segments stay on disk. The next host server with the same folder serves them again.
     """
-    from jobpipe.hostserver.program import serve_host
+    from jobpipe.hostserver.host_program import serve_host
 
     asyncio.run(serve_host(settings.config, click.echo))

@@ -38,7 +38,7 @@ def start(settings: Settings, linger: float) -> None:
     This is optional: the first job that needs the embedded ZooKeeper starts it.
     """
     from jobpipe.config.home_folder import make_home
-    from jobpipe.discovery.handler import map_registry_errors
+    from jobpipe.discovery.registry_handler import map_registry_errors
 
     server = _embedded(settings.config, linger)
     make_home(settings.config.home)
@@ -50,7 +50,7 @@ def start(settings: Settings, linger: float) -> None:
 @pass_settings
 def stop(settings: Settings) -> None:
     """Stop the embedded ZooKeeper of jobpipe.home, even while jobs use it. Its data is kept."""
-    from jobpipe.discovery.handler import map_registry_errors
+    from jobpipe.discovery.registry_handler import map_registry_errors
 
     server = _embedded(settings.config)
     with map_registry_errors():
@@ -103,7 +103,7 @@ def acl(settings: Settings, fix: bool, as_json: bool) -> int:
     A stranger is a client that does not authenticate. Permissions: c(reate), r(ead), w(rite), d(elete), a(dminister).
     Exits with 1 if any node is left as it was. JSON keys of each: path, permissions, fixed, error.
     """
-    from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
     from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 
     handler = open_handler(settings.config)
@@ -156,7 +156,7 @@ def repair(settings: Settings, topic: str, dry_run: bool, epoch: int | None, as_
     Exits with 1 if something is wrong and was not repaired (--dry-run, or a publisher has the topic). JSON keys: topic,
     registered, data, catalog, epoch, owner, to_registered, to_epoch, recovery_point, done.
     """
-    from jobpipe.discovery.repair import repair_epoch
+    from jobpipe.discovery.epoch_repair import repair_epoch
 
     found = repair_epoch(settings.config, topic, epoch=epoch, dry_run=dry_run)
     if as_json:
@@ -187,7 +187,7 @@ def _knows_us(config: Config) -> bool:
 
 
 def _closed(handler: Any, path: str, permissions: str, fix: bool) -> dict[str, Any]:
-    from jobpipe.discovery.handler import map_registry_errors
+    from jobpipe.discovery.registry_handler import map_registry_errors
 
     error = None
     if fix:
@@ -213,7 +213,7 @@ def _embedded(config: Config, linger: float = 60.0) -> EmbeddedZooKeeper:
 
 def _read(config: Config) -> dict[str, Any]:
     """Open a session and list the topics: what a subscriber does first."""
-    from jobpipe.discovery.handler import map_registry_errors, open_handler
+    from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 
     began = time.monotonic()
     handler = open_handler(config)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jobpipe.cli.from_spool import Spools
     from jobpipe.cli.topic_reader import TopicReader
     from jobpipe.config import Config
-    from jobpipe.operations.reading import Bounds
+    from jobpipe.operations.reader_operations import Bounds
     from jobpipe.publisher.appender import Appender, NewRows, Shape
     from jobpipe.store.position import Position
 

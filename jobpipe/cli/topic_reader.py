@@ -14,16 +14,16 @@ import pyarrow as pa
 
 from jobpipe.cli.status import without_publisher
 from jobpipe.config import Config
-from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import JobpipeError, SchemaMismatch
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Deadline
-from jobpipe.operations.administration import StatusRequest
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.ranges import News
-from jobpipe.operations.reading import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
-from jobpipe.operations.subscribing import PollRequest
+from jobpipe.operations.admin_operations import StatusRequest
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.range_messages import News
+from jobpipe.operations.reader_operations import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
+from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.publisher.appender import marked_rows
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position

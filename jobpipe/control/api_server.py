@@ -14,7 +14,7 @@ from jobpipe.control.rights import Right
 from jobpipe.control.roots import Roots
 from jobpipe.control.server_access import AccessFile, Certificates, read_access_file
 from jobpipe.control.server_files import ServerFiles, ServerState
-from jobpipe.discovery.security import credentials
+from jobpipe.discovery.configured_tls import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
 from jobpipe.net.tls.certificates import describe

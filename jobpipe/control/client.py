@@ -40,7 +40,7 @@ from jobpipe.control.interface import (
 from jobpipe.control.problem_json import error_of
 from jobpipe.control.records import Event
 from jobpipe.control.server_files import ServerFiles, read_token
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
 from jobpipe.errors import ConfigError, LinkBroken, NotAuthorized, RemoteProtocolError
 from jobpipe.net.links.socket_options import map_error
 

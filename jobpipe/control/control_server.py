@@ -48,7 +48,7 @@ from jobpipe.control.submission_checks import load_submission, refusals, require
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.control.tools import Tools
 from jobpipe.control.views import Views, revision_view
-from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
 from jobpipe.pipelines.bounds import Bounds, bounds_of
 from jobpipe.pipelines.checks import without_bounds

@@ -12,8 +12,8 @@ from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
 from jobpipe.coordinator.service import ControlService
-from jobpipe.discovery.handler import open_handler
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.servers.link_server import Server
 

@@ -7,10 +7,10 @@ worker of it, which binds a slot, needs the right to read under the name that it
 
 from __future__ import annotations
 
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ
-from jobpipe.operations.administration import (
+from jobpipe.operations.admin_operations import (
     DropLeaseRequest,
     DropRequest,
     HandoverRequest,
@@ -19,8 +19,7 @@ from jobpipe.operations.administration import (
     RequireRequest,
     SeekRequest,
 )
-from jobpipe.operations.fields import Fields
-from jobpipe.operations.flows import (
+from jobpipe.operations.flow_operations import (
     BeginFlowRequest,
     ClaimRequest,
     CursorsRequest,
@@ -28,7 +27,8 @@ from jobpipe.operations.flows import (
     ResetFlowRequest,
     SealPartsRequest,
 )
-from jobpipe.operations.reading import BindRequest, BoundsRequest
+from jobpipe.operations.messages.message_fields import Fields
+from jobpipe.operations.reader_operations import BindRequest, BoundsRequest
 
 
 def require_operation(trust: Trust, link: Link, asked: Fields) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.net.links.async_link import Link
-from jobpipe.operations.fields import Fields, RequestFor
+from jobpipe.operations.messages.message_fields import Fields, RequestFor
 
 
 @dataclass(frozen=True)

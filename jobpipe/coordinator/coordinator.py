@@ -31,8 +31,8 @@ from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, Topic
 from jobpipe.net.address import Endpoint
 from jobpipe.net.servers.identity_quota import Budgets
 from jobpipe.net.servers.write_tokens import log_place
-from jobpipe.operations.administration import Driver
-from jobpipe.operations.publishing import Admitted, OpenRequest
+from jobpipe.operations.admin_operations import Driver
+from jobpipe.operations.publisher_operations import Admitted, OpenRequest
 from jobpipe.store.topic_log import TopicLog
 from jobpipe_registry.handler import RegisterServerHandler
 

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from jobpipe.config import Config
 from jobpipe.coordinator.segment_files import map_range, part_header, receive_file
 from jobpipe.coordinator.turns import TurnThread
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import identity_of
 from jobpipe.net.servers.write_tokens import check_write_ticket
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import (
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import (
     DATA,
     FetchReply,
     FetchRequest,
@@ -34,10 +34,10 @@ from jobpipe.operations.data import (
     PutRequest,
     ServedReply,
 )
-from jobpipe.operations.fields import Fields
 from jobpipe.operations.hello import check_hello
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.table import read_request
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.message_fields import Fields
+from jobpipe.operations.messages.operation import read_request
 from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
 from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
 from jobpipe.wire.wire_messages import Hello, Request, Welcome

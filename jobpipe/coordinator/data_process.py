@@ -11,7 +11,7 @@ from typing import Any
 from jobpipe.config import config_from_dict
 from jobpipe.coordinator.data import DataService
 from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.net.address import bind_in_range
 
 

@@ -13,8 +13,8 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.coordinator.topic_state import either
 from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.write_tokens import write_ticket
-from jobpipe.operations import flows
-from jobpipe.operations.fields import Nothing
+from jobpipe.operations import flow_operations
+from jobpipe.operations.messages.message_fields import Nothing
 from jobpipe.store.cursors import Cursor
 from jobpipe.store.follow import Followed
 from jobpipe.store.parts import PartOutcome
@@ -41,37 +41,37 @@ class FlowAnswers:
         """Return the methods, by what they answer."""
         return dict(
             (
-                pair(flows.BeginFlowRequest, self._begin),
-                pair(flows.CursorsRequest, self._cursors),
-                pair(flows.HaltRequest, self._halt),
-                pair(flows.FollowRequest, self._follow),
-                pair(flows.ClaimRequest, self._claim),
-                pair(flows.AdmitPartRequest, self._admit),
-                pair(flows.SealPartsRequest, self._seal),
-                pair(flows.ResetFlowRequest, self._reset),
+                pair(flow_operations.BeginFlowRequest, self._begin),
+                pair(flow_operations.CursorsRequest, self._cursors),
+                pair(flow_operations.HaltRequest, self._halt),
+                pair(flow_operations.FollowRequest, self._follow),
+                pair(flow_operations.ClaimRequest, self._claim),
+                pair(flow_operations.AdmitPartRequest, self._admit),
+                pair(flow_operations.SealPartsRequest, self._seal),
+                pair(flow_operations.ResetFlowRequest, self._reset),
             )
         )
 
     # -- cursors -------------------------------------------------------------------------------------------------------
 
-    async def _begin(self, at: Context, asked: flows.BeginFlowRequest) -> flows.CursorsReply:
+    async def _begin(self, at: Context, asked: flow_operations.BeginFlowRequest) -> flow_operations.CursorsReply:
         return _cursors(await at.topic.flows.begin(at.link, asked))
 
-    async def _cursors(self, at: Context, asked: flows.CursorsRequest) -> flows.CursorsReply:
+    async def _cursors(self, at: Context, asked: flow_operations.CursorsRequest) -> flow_operations.CursorsReply:
         found = _cursors(await at.topic.flows.cursors(at.link, asked))
         full = at.link.hello.role == "publisher" and not await _has_room(at.topic)
         return replace(found, full=full)
 
-    async def _claim(self, at: Context, asked: flows.ClaimRequest) -> flows.CursorsReply:
+    async def _claim(self, at: Context, asked: flow_operations.ClaimRequest) -> flow_operations.CursorsReply:
         return _cursors(await at.topic.flows.claim(at.link, asked))
 
-    async def _reset(self, at: Context, asked: flows.ResetFlowRequest) -> flows.ResetFlowReply:
+    async def _reset(self, at: Context, asked: flow_operations.ResetFlowRequest) -> flow_operations.ResetFlowReply:
         found = await at.topic.flows.reset(asked.flow, dry_run=asked.dry_run)
-        return flows.ResetFlowReply(tuple(key.topic for key in found))
+        return flow_operations.ResetFlowReply(tuple(key.topic for key in found))
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    async def _halt(self, at: Context, asked: flows.HaltRequest) -> Nothing:
+    async def _halt(self, at: Context, asked: flow_operations.HaltRequest) -> Nothing:
         holder = at.topic.subscribers.held(at.name, asked.grant)
         if not holder.halted:  # else no task waits under this grant
             holder.halted = True
@@ -79,7 +79,7 @@ class FlowAnswers:
             at.topic.news.ring()
         return Nothing()
 
-    async def _follow(self, at: Context, asked: flows.FollowRequest) -> flows.FollowReply:
+    async def _follow(self, at: Context, asked: flow_operations.FollowRequest) -> flow_operations.FollowReply:
         topic = at.topic
         holder = topic.subscribers.held_for_task(asked.name, asked.grant)
         waiting = _Waiting(topic, holder, frozenset(part.partition for part in asked.parts), asked.wait)
@@ -97,10 +97,10 @@ class FlowAnswers:
             if done or not await waiting.news(moved=bool(found.ranges), at_change=found.at_change):
                 return self._followed(found, over=holder.halted, hurry=topic.waiting is not None)
 
-    def _followed(self, found: Followed, *, over: bool, hurry: bool) -> flows.FollowReply:
-        return flows.FollowReply(
+    def _followed(self, found: Followed, *, over: bool, hurry: bool) -> flow_operations.FollowReply:
+        return flow_operations.FollowReply(
             parts=tuple(
-                flows.FollowedPart(
+                flow_operations.FollowedPart(
                     each.partition, each.start, each.end, each.fetch, tuple(held_part(piece) for piece in each.held)
                 )
                 for each in found.ranges
@@ -113,22 +113,22 @@ class FlowAnswers:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    async def _admit(self, at: Context, asked: flows.AdmitPartRequest) -> flows.AdmitPartReply:
+    async def _admit(self, at: Context, asked: flow_operations.AdmitPartRequest) -> flow_operations.AdmitPartReply:
         topic = at.topic
         _require_publishing(topic)
         known = topic.flows.publishing(asked.flow, asked.token)
         full = await topic.room(asked.wait, has_room=await topic.run(topic.has_room))
         if full is not None:
-            return flows.AdmitPartReply(log=topic.log_id, full=full)
+            return flow_operations.AdmitPartReply(log=topic.log_id, full=full)
         write_id = await topic.flows.begin_write(known, asked.partition, asked.claim)
-        return flows.AdmitPartReply(
+        return flow_operations.AdmitPartReply(
             log=topic.log_id,
             admitted=self._coordinator.admitted(topic, write_id),
             ticket=write_ticket(self._secret, topic.topic, write_id),
             log_token=topic.store.write_token,
         )
 
-    async def _seal(self, at: Context, asked: flows.SealPartsRequest) -> flows.SealPartsReply:
+    async def _seal(self, at: Context, asked: flow_operations.SealPartsRequest) -> flow_operations.SealPartsReply:
         topic = at.topic
         if at.link.hello.role == "publisher":
             _require_publishing(topic)
@@ -137,7 +137,7 @@ class FlowAnswers:
             room = not asked.segments or await _has_room(topic)
         except SpoolError:  # sealed it is
             room = False
-        return flows.SealPartsReply(parts=tuple(map(_sealed, outcomes)), room=room)
+        return flow_operations.SealPartsReply(parts=tuple(map(_sealed, outcomes)), room=room)
 
 
 class _Waiting:
@@ -198,7 +198,7 @@ class _Waiting:
             self._quiet, self._until = True, min(self._until, time.monotonic() + QUIET_SECONDS)
 
 
-def _nothing_yet(topic: ServedTopic, asked: flows.FollowRequest) -> Followed | None:
+def _nothing_yet(topic: ServedTopic, asked: flow_operations.FollowRequest) -> Followed | None:
     """Return that there is nothing, where no disk need be asked: each cursor is at the head. None if it must."""
     if topic.ended or not asked.parts or any(part.at != topic.head for part in asked.parts):
         return None
@@ -216,13 +216,15 @@ def _require_publishing(topic: ServedTopic) -> None:
         raise Fenced(f"topic {topic.topic!r}: this publisher was closed or replaced", topic=topic.topic)
 
 
-def _cursors(found: list[Cursor]) -> flows.CursorsReply:
-    return flows.CursorsReply(tuple(flows.CursorObject(each.partition, each.claim, each.position) for each in found))
+def _cursors(found: list[Cursor]) -> flow_operations.CursorsReply:
+    return flow_operations.CursorsReply(
+        tuple(flow_operations.CursorObject(each.partition, each.claim, each.position) for each in found)
+    )
 
 
-def _sealed(outcome: PartOutcome | JobpipeError) -> flows.PartSealed:
+def _sealed(outcome: PartOutcome | JobpipeError) -> flow_operations.PartSealed:
     if isinstance(outcome, PartOutcome):
-        return flows.PartSealed(outcome.cursor.position)
-    return flows.PartSealed(
+        return flow_operations.PartSealed(outcome.cursor.position)
+    return flow_operations.PartSealed(
         code=type(outcome).__name__, message=outcome.message, again=bool(outcome.fields.get("again"))
     )

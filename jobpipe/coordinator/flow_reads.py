@@ -11,7 +11,7 @@ from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.coordinator.turns import settle
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations.flows import MAX_PARTS, FollowRequest
+from jobpipe.operations.flow_operations import MAX_PARTS, FollowRequest
 from jobpipe.store.follow import Followed
 
 GROUP = 16

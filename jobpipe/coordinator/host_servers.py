@@ -16,13 +16,13 @@ from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.discovery.dial import dial
-from jobpipe.discovery.hosts import HostDirectory
+from jobpipe.discovery.host_lookup import HostDirectory
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link
-from jobpipe.operations.calls import ask
-from jobpipe.operations.data import ServedRequest
-from jobpipe.operations.hostserver import RENEW_SECONDS, FilesRequest, ForgetLogsRequest, RemoveRequest
+from jobpipe.operations.data_operations import ServedRequest
+from jobpipe.operations.host_operations import RENEW_SECONDS, FilesRequest, ForgetLogsRequest, RemoveRequest
+from jobpipe.operations.messages.calls import ask
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)

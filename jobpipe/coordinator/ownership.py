@@ -14,13 +14,13 @@ import os
 import ssl
 from collections.abc import Callable
 
-from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import connect
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.administration import Driver, HandoverRequest
-from jobpipe.operations.calls import ask
+from jobpipe.operations.admin_operations import Driver, HandoverRequest
+from jobpipe.operations.messages.calls import ask
 from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.process_identity import lives

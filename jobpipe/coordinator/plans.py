@@ -11,7 +11,7 @@ from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.coordinator.turns import FairQueue, settle
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations.fields import MAX_WAIT_SECONDS
+from jobpipe.operations.messages.message_fields import MAX_WAIT_SECONDS
 from jobpipe.store.shared_plans import Planned, PlanOrder
 
 GROUP = 64  # plans that share a turn of the log's thread

@@ -12,8 +12,8 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
-from jobpipe.operations import publishing
-from jobpipe.operations.publishing import APPENDER
+from jobpipe.operations import publisher_operations
+from jobpipe.operations.publisher_operations import APPENDER
 from jobpipe.store.batches import APPENDERS, LastSeal, Shape
 from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo
@@ -62,31 +62,31 @@ class PublisherAnswers:
         """Return the methods, by what they answer."""
         return dict(
             (
-                pair(publishing.BeginRequest, self._begin),
-                pair(publishing.PrepareRequest, self._prepare),
-                pair(publishing.RoomRequest, self._room),
-                pair(publishing.SealRequest, self._seal),
-                pair(publishing.DeclareRequest, self._declare),
-                pair(publishing.RedrivenRequest, self._redriven),
-                pair(publishing.AckedRequest, self._acked),
-                pair(publishing.DrainedRequest, self._drained),
-                pair(publishing.CloseRequest, self._close),
+                pair(publisher_operations.BeginRequest, self._begin),
+                pair(publisher_operations.PrepareRequest, self._prepare),
+                pair(publisher_operations.RoomRequest, self._room),
+                pair(publisher_operations.SealRequest, self._seal),
+                pair(publisher_operations.DeclareRequest, self._declare),
+                pair(publisher_operations.RedrivenRequest, self._redriven),
+                pair(publisher_operations.AckedRequest, self._acked),
+                pair(publisher_operations.DrainedRequest, self._drained),
+                pair(publisher_operations.CloseRequest, self._close),
             )
         )
 
-    async def _begin(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
+    async def _begin(self, at: Context, asked: publisher_operations.BeginRequest) -> publisher_operations.BeginReply:
         _require_own_id(at, asked.query_id)
         if at.link.hello.role == APPENDER:
             return await self._begin_append(at, asked)
         topic = at.topic
-        newest: publishing.NewestQuery | None = None
+        newest: publisher_operations.NewestQuery | None = None
 
         def work() -> tuple[LastSeal | None, Position | None, bool]:
             nonlocal newest
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.batches.last_sealed(asked.query_id)
             found = topic.store.batches.newest_query() if last is None else None
-            newest = None if found is None else publishing.NewestQuery(**found)
+            newest = None if found is None else publisher_operations.NewestQuery(**found)
             return last, None if last is None else topic.store.batches.at(last.n), topic.has_room()
 
         _require_publishing(topic)
@@ -96,13 +96,15 @@ class PublisherAnswers:
         sealed, full, admitted = None, None, None
         epoch = topic.epoch
         if last is not None and position is not None:
-            sealed = publishing.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
+            sealed = publisher_operations.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
         if not asked.written and (last is None or last.batch_id < asked.batch_id):
             full = await topic.room(asked.wait, has_room=room)
             admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
-        return publishing.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
+        return publisher_operations.BeginReply(epoch=epoch, last=sealed, newest=newest, full=full, admitted=admitted)
 
-    async def _begin_append(self, at: Context, asked: publishing.BeginRequest) -> publishing.BeginReply:
+    async def _begin_append(
+        self, at: Context, asked: publisher_operations.BeginRequest
+    ) -> publisher_operations.BeginReply:
         """Tell an appender what its batch must look like. It gets no write id, since it writes no file."""
         topic = at.topic
         topic.require_appendable()
@@ -116,21 +118,23 @@ class PublisherAnswers:
 
         last, position, shape, room = await topic.run(work)
         if last is not None and position is not None and asked.batch_id <= last.batch_id:
-            sealed = publishing.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
-            return publishing.BeginReply(epoch=topic.epoch, last=sealed)
+            sealed = publisher_operations.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
+            return publisher_operations.BeginReply(epoch=topic.epoch, last=sealed)
         if topic.asked.serve and not room:  # it is served without its publisher, and nothing of it is removed
             full: str | None = f"the spool is full ({topic.config.spool_max_bytes} bytes), and its publisher is away"
         else:
             full = await topic.room(asked.wait, has_room=room, tell=False)
         if full is not None:
-            return publishing.BeginReply(epoch=topic.epoch, full=full)
-        appending = publishing.Appending(
+            return publisher_operations.BeginReply(epoch=topic.epoch, full=full)
+        appending = publisher_operations.Appending(
             partitions=topic.asked.parallelism if shape is None else shape.partitions,
             partitioner="" if shape is None else shape.partitioner,
         )
-        return publishing.BeginReply(epoch=topic.epoch, appending=appending)
+        return publisher_operations.BeginReply(epoch=topic.epoch, appending=appending)
 
-    async def _prepare(self, at: Context, asked: publishing.PrepareRequest) -> publishing.PrepareReply:
+    async def _prepare(
+        self, at: Context, asked: publisher_operations.PrepareRequest
+    ) -> publisher_operations.PrepareReply:
         topic = at.topic
 
         def work() -> bool:
@@ -140,15 +144,17 @@ class PublisherAnswers:
         _require_publishing(topic)
         full = await topic.room(0.0, has_room=await topic.run(work))
         admitted = self._coordinator.admitted(topic, topic.begin_write(asked.writer))
-        return publishing.PrepareReply(admitted=admitted, control=str(self._coordinator.control_endpoint), full=full)
+        return publisher_operations.PrepareReply(
+            admitted=admitted, control=str(self._coordinator.control_endpoint), full=full
+        )
 
-    async def _room(self, at: Context, asked: publishing.RoomRequest) -> publishing.RoomReply:
+    async def _room(self, at: Context, asked: publisher_operations.RoomRequest) -> publisher_operations.RoomReply:
         topic = at.topic
         check_write_ticket(self._secret, topic.topic, asked.write_id, asked.ticket)
         _require_publishing(topic)
-        return publishing.RoomReply(await topic.room(asked.wait, has_room=await topic.run(topic.has_room)))
+        return publisher_operations.RoomReply(await topic.room(asked.wait, has_room=await topic.run(topic.has_room)))
 
-    async def _take_back(self, topic: ServedTopic, last: LastSeal, asked: publishing.BeginRequest) -> bool:
+    async def _take_back(self, topic: ServedTopic, last: LastSeal, asked: publisher_operations.BeginRequest) -> bool:
         """Let a batch that Spark repeats be written again, if host servers were lost that kept some of it."""
         if last.batch_id != asked.batch_id or last.run_id == asked.run_id:
             return False
@@ -157,7 +163,7 @@ class PublisherAnswers:
         await self._coordinator.take_back(topic, asked.query_id, asked.batch_id)
         return True
 
-    async def _seal(self, at: Context, asked: publishing.SealRequest) -> publishing.SealReply:
+    async def _seal(self, at: Context, asked: publisher_operations.SealRequest) -> publisher_operations.SealReply:
         _require_own_id(at, asked.query_id)
         batch = NewBatch(
             query_id=asked.query_id,
@@ -180,7 +186,7 @@ class PublisherAnswers:
         admitted = None
         if room and at.topic.publishing:
             admitted = self._coordinator.admitted(at.topic, at.topic.begin_write())
-        return publishing.SealReply(position=position, admitted=admitted)
+        return publisher_operations.SealReply(position=position, admitted=admitted)
 
     async def _append(
         self,
@@ -189,11 +195,15 @@ class PublisherAnswers:
         segments: list[SegmentInfo],
         schema: tuple[bytes, str | None],
         marks: Sequence[SourceRow],
-    ) -> publishing.SealReply:
+    ) -> publisher_operations.SealReply:
         size, rows = sum(segment.length for segment in segments), sum(segment.rows for segment in segments)
         if any(segment.data is None for segment in segments):  # files would have to be counted, kept and swept
             raise RemoteProtocolError("all segments of an appender travel with the request", field="segments")
-        if not rows or size > publishing.MAX_APPENDED or len(segments) > publishing.MAX_SEGMENTS_APPENDED:
+        if (
+            not rows
+            or size > publisher_operations.MAX_APPENDED
+            or len(segments) > publisher_operations.MAX_SEGMENTS_APPENDED
+        ):
             raise RemoteProtocolError(
                 f"an appender's batch of {rows} rows in {len(segments)} segments of {size} bytes: it has some, and at "
                 f"most {publishing.MAX_APPENDED} bytes in {publishing.MAX_SEGMENTS_APPENDED} segments",
@@ -211,18 +221,22 @@ class PublisherAnswers:
             instance=at.link.hello.instance,
             changed=True,
         )
-        return publishing.SealReply(position=position)
+        return publisher_operations.SealReply(position=position)
 
-    async def _redriven(self, at: Context, asked: publishing.RedrivenRequest) -> publishing.RedrivenReply:
+    async def _redriven(
+        self, at: Context, asked: publisher_operations.RedrivenRequest
+    ) -> publisher_operations.RedrivenReply:
         rows = [row.source for row in asked.rows]
         found = await at.topic.run(at.topic.store.redriven.marked, rows)
-        return publishing.RedrivenReply(tuple(map(publishing.RedrivenRow.of, found)))
+        return publisher_operations.RedrivenReply(tuple(map(publisher_operations.RedrivenRow.of, found)))
 
-    async def _declare(self, at: Context, asked: publishing.DeclareRequest) -> publishing.DeclareReply:
+    async def _declare(
+        self, at: Context, asked: publisher_operations.DeclareRequest
+    ) -> publisher_operations.DeclareReply:
         add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)
-        return publishing.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.ring()))
+        return publisher_operations.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.ring()))
 
-    async def _acked(self, at: Context, asked: publishing.AckedRequest) -> publishing.AckedReply:
+    async def _acked(self, at: Context, asked: publisher_operations.AckedRequest) -> publisher_operations.AckedReply:
         topic = at.topic
         missing = await topic.missing_acks(asked.n)
         if missing:
@@ -232,19 +246,21 @@ class PublisherAnswers:
         topic.mark_ack_wait(missing)
         lost = await topic.lost(asked.n - 1, asked.n) if missing else ()
         gone = {host for batch in lost for host in batch.hosts}
-        return publishing.AckedReply(missing=tuple(missing), gone=tuple(sorted(gone)))
+        return publisher_operations.AckedReply(missing=tuple(missing), gone=tuple(sorted(gone)))
 
-    async def _drained(self, at: Context, asked: publishing.DrainedRequest) -> publishing.DrainedReply:
+    async def _drained(
+        self, at: Context, asked: publisher_operations.DrainedRequest
+    ) -> publisher_operations.DrainedReply:
         lagging = await at.topic.lagging()
         if lagging and await at.topic.acked.wait(asked.wait):
             lagging = await at.topic.lagging()
-        return publishing.DrainedReply(lagging=lagging)
+        return publisher_operations.DrainedReply(lagging=lagging)
 
-    async def _close(self, at: Context, asked: publishing.CloseRequest) -> publishing.CloseReply:
+    async def _close(self, at: Context, asked: publisher_operations.CloseRequest) -> publisher_operations.CloseReply:
         await self._coordinator.close_publisher(at.topic, final=asked.final)
         try:
             status = await at.topic.status()
         except JobpipeError:  # a disk that fails does not keep a publisher from closing
-            return publishing.CloseReply(head=at.topic.head)
+            return publisher_operations.CloseReply(head=at.topic.head)
         lagging = {line["name"]: line["lag"]["batches"] for line in status["subscriptions"]}
-        return publishing.CloseReply(head=at.topic.head, kept=status["batches"], lagging=lagging)
+        return publisher_operations.CloseReply(head=at.topic.head, kept=status["batches"], lagging=lagging)

@@ -13,9 +13,9 @@ from jobpipe.coordinator.segment_files import held_part
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import DataLoss
 from jobpipe.net.links.async_link import Link
-from jobpipe.operations import reading, subscribing
-from jobpipe.operations.fields import Fields, Nothing, SharedReply
-from jobpipe.operations.ranges import LostBatch, News, PlannedRange
+from jobpipe.operations import reader_operations, subscriber_operations
+from jobpipe.operations.messages.message_fields import Fields, Nothing, SharedReply
+from jobpipe.operations.range_messages import LostBatch, News, PlannedRange
 from jobpipe.store.locate import TopicRange
 from jobpipe.store.plan import Plan
 from jobpipe.store.shared_plans import Planned, PlanOrder
@@ -42,40 +42,42 @@ class ReaderAnswers:
         """Return the methods, by what they answer."""
         return dict(
             (
-                pair(subscribing.GrantRequest, self._grant),
-                pair(subscribing.FirstRequest, self._first),
-                pair(subscribing.PollRequest, self._poll),
-                pair(subscribing.PlanRequest, self._plan),
-                pair(subscribing.AckRequest, self._ack),
-                pair(subscribing.SlotRequest, self._slot),
-                pair(subscribing.SettleRequest, self._settle),
-                pair(reading.BoundsRequest, self._bounds),
-                pair(reading.RangeRequest, self._range),
-                pair(reading.BindRequest, self._bind),
-                pair(reading.CutRequest, self._cut),
-                pair(reading.LeaseRequest, self._lease),
-                pair(reading.ReleaseRequest, self._release),
-                pair(reading.SchemaRequest, self._schema),
+                pair(subscriber_operations.GrantRequest, self._grant),
+                pair(subscriber_operations.FirstRequest, self._first),
+                pair(subscriber_operations.PollRequest, self._poll),
+                pair(subscriber_operations.PlanRequest, self._plan),
+                pair(subscriber_operations.AckRequest, self._ack),
+                pair(subscriber_operations.SlotRequest, self._slot),
+                pair(subscriber_operations.SettleRequest, self._settle),
+                pair(reader_operations.BoundsRequest, self._bounds),
+                pair(reader_operations.RangeRequest, self._range),
+                pair(reader_operations.BindRequest, self._bind),
+                pair(reader_operations.CutRequest, self._cut),
+                pair(reader_operations.LeaseRequest, self._lease),
+                pair(reader_operations.ReleaseRequest, self._release),
+                pair(reader_operations.SchemaRequest, self._schema),
             )
         )
 
     # -- subscriber ----------------------------------------------------------------------------------------------------
 
-    async def _grant(self, at: Context, asked: subscribing.GrantRequest) -> subscribing.GrantReply:
+    async def _grant(self, at: Context, asked: subscriber_operations.GrantRequest) -> subscriber_operations.GrantReply:
         where = {"host": asked.host, "pid": asked.pid}
         owner = self._owner_of(at.link)
         holder = await at.topic.subscribers.grant(at.name, at.link.hello.instance, at.link, where, owner)
         topic = at.topic
-        return subscribing.GrantReply(head=topic.head, ended=topic.ended, waiting=topic.waiting, grant=holder.grant)
+        return subscriber_operations.GrantReply(
+            head=topic.head, ended=topic.ended, waiting=topic.waiting, grant=holder.grant
+        )
 
-    async def _first(self, at: Context, asked: subscribing.FirstRequest) -> subscribing.FirstReply:
+    async def _first(self, at: Context, asked: subscriber_operations.FirstRequest) -> subscriber_operations.FirstReply:
         at.topic.subscribers.held(at.name, asked.grant)
         position, lost = await at.topic.subscribers.first_position(
             at.name, asked.start, asked.end, skip_removed=asked.skip_removed
         )
-        return subscribing.FirstReply(position=position, lost=lost)
+        return subscriber_operations.FirstReply(position=position, lost=lost)
 
-    async def _poll(self, at: Context, asked: subscribing.PollRequest) -> News:
+    async def _poll(self, at: Context, asked: subscriber_operations.PollRequest) -> News:
         topic = at.topic
         if asked.head_wait:
             await self._other_news(topic, asked)
@@ -84,7 +86,7 @@ class ReaderAnswers:
         topic.require_served()
         return News(head=topic.head, ended=topic.ended, waiting=topic.waiting)
 
-    async def _other_news(self, topic: ServedTopic, asked: subscribing.PollRequest) -> None:
+    async def _other_news(self, topic: ServedTopic, asked: subscriber_operations.PollRequest) -> None:
         """Wait until there is more to tell than that the head has moved, or that it has, after a while."""
         began = time.monotonic()
         while not topic.closed and (asked.ended, asked.waiting) == (topic.ended, topic.waiting):
@@ -94,7 +96,7 @@ class ReaderAnswers:
                 return
             await topic.news.wait(left)
 
-    async def _plan(self, at: Context, asked: subscribing.PlanRequest) -> Fields:
+    async def _plan(self, at: Context, asked: subscriber_operations.PlanRequest) -> Fields:
         topic, order = at.topic, PlanOrder(asked.start, asked.limits, asked.count, asked.held)
         topic.subscribers.held(at.name, asked.grant)
         found = await topic.subscribers.plans.next(at.name, asked.grant, order, asked.wait)
@@ -114,17 +116,17 @@ class ReaderAnswers:
 
     def _planned(
         self, topic: ServedTopic, found: Planned, news: News | None, lost: tuple[LostBatch, ...]
-    ) -> subscribing.PlanReply:
+    ) -> subscriber_operations.PlanReply:
         ahead = None
         if found.ahead is not None:
-            ahead = subscribing.Backlog(
+            ahead = subscriber_operations.Backlog(
                 rows=found.ahead.rows,
                 bytes=found.ahead.bytes,
                 end=found.ahead.end,
                 final=found.ahead.final,
                 waiting=topic.waiting is not None,
             )
-        return subscribing.PlanReply.of(
+        return subscriber_operations.PlanReply.of(
             found.plan,
             stop=found.stop,
             ahead=ahead,
@@ -140,11 +142,11 @@ class ReaderAnswers:
         end = plans[-1].end
         return await topic.lost(plans[0].start.n, end.n + (1 if end.r else 0))
 
-    async def _ack(self, at: Context, asked: subscribing.AckRequest) -> Nothing:
+    async def _ack(self, at: Context, asked: subscriber_operations.AckRequest) -> Nothing:
         await at.topic.subscribers.acknowledge(at.name, asked.grant, asked.position)
         return Nothing()
 
-    async def _slot(self, at: Context, asked: subscribing.SlotRequest) -> subscribing.SlotReply:
+    async def _slot(self, at: Context, asked: subscriber_operations.SlotRequest) -> subscriber_operations.SlotReply:
         found = await at.topic.slots.next(
             at.name,
             asked.grant,
@@ -155,7 +157,7 @@ class ReaderAnswers:
             witnessed=asked.witnessed,
         )
         here = found.plan.start
-        return subscribing.SlotReply.of(
+        return subscriber_operations.SlotReply.of(
             found.plan,
             made=found.made,
             stop=found.stop,
@@ -164,18 +166,20 @@ class ReaderAnswers:
             lost=() if found.plan.end.place == here.place else await at.topic.lost(here.n, here.n + 1),
         )
 
-    async def _settle(self, at: Context, asked: subscribing.SettleRequest) -> subscribing.SettleReply:
+    async def _settle(
+        self, at: Context, asked: subscriber_operations.SettleRequest
+    ) -> subscriber_operations.SettleReply:
         settle = at.topic.slots.resolve_slot_end
-        return subscribing.SettleReply(
+        return subscriber_operations.SettleReply(
             end=await settle(at.name, asked.grant, asked.start, asked.slot, committed=asked.committed)
         )
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    async def _bounds(self, at: Context, asked: reading.BoundsRequest) -> reading.Bounds:
+    async def _bounds(self, at: Context, asked: reader_operations.BoundsRequest) -> reader_operations.Bounds:
         start, end, topic = asked.start, asked.end, at.topic
 
-        def work() -> reading.Bounds:
+        def work() -> reader_operations.Bounds:
             known = topic.store.subscriptions.find(asked.name)
             acked, tail = None if known is None else known.acked, topic.store.batches.tail()
             if start is None:
@@ -184,7 +188,7 @@ class ReaderAnswers:
                 window = topic.store.locator.locate(
                     start, end, committed=acked or tail, skip_removed=asked.skip_removed
                 )
-            return reading.Bounds(
+            return reader_operations.Bounds(
                 standing=None if known is None or acked is None else "first" if known.holds_first else "moved",
                 tail=tail,
                 head=topic.store.batches.head(),
@@ -197,7 +201,7 @@ class ReaderAnswers:
 
         return await topic.run(work)
 
-    async def _range(self, at: Context, asked: reading.RangeRequest) -> reading.RangeReply:
+    async def _range(self, at: Context, asked: reader_operations.RangeRequest) -> reader_operations.RangeReply:
         start, end, topic = asked.start, asked.end, at.topic
 
         def work() -> list[Plan]:
@@ -209,13 +213,13 @@ class ReaderAnswers:
             plans = await topic.subscribers.describe(at.name, _grant(asked), start, end)
         else:
             plans = await topic.run(work)
-        return reading.RangeReply(
+        return reader_operations.RangeReply(
             plans=tuple(PlannedRange.of(plan) for plan in plans),
             lost=await self._lost(topic, plans),
             data=str(self._coordinator.data_endpoint),
         )
 
-    async def _bind(self, at: Context, asked: reading.BindRequest) -> reading.BindReply:
+    async def _bind(self, at: Context, asked: reader_operations.BindRequest) -> reader_operations.BindReply:
         topic = at.topic
         plans = await topic.slots.bind(
             *(asked.name, asked.grant, asked.slot, asked.limits), schemas=frozenset(asked.schemas), wait=asked.wait
@@ -228,9 +232,9 @@ class ReaderAnswers:
                 slot=asked.slot,
             )
         lost = await self._lost(topic, plans)
-        return reading.BindReply.of(plans[0], data=str(self._coordinator.data_endpoint), lost=lost)
+        return reader_operations.BindReply.of(plans[0], data=str(self._coordinator.data_endpoint), lost=lost)
 
-    async def _cut(self, at: Context, asked: reading.CutRequest) -> reading.CutReply:
+    async def _cut(self, at: Context, asked: reader_operations.CutRequest) -> reader_operations.CutReply:
         start, end, topic = asked.start, asked.end, at.topic
         make = partial(
             topic.store.planner.cutter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least
@@ -241,22 +245,22 @@ class ReaderAnswers:
             cutter = await topic.run(make, start, end)
         while (cuts := await topic.run(cutter.step)) is None:
             pass  # what else the log's thread is to do comes in between
-        pieces: list[reading.CutPiece] = []
+        pieces: list[reader_operations.CutPiece] = []
         for cut in cuts:
-            pieces.append(reading.CutPiece(cut.end, tuple(cut.partitions)))
+            pieces.append(reader_operations.CutPiece(cut.end, tuple(cut.partitions)))
             if len(pieces) % 1000 == 0:
                 await asyncio.sleep(0)  # there may be 100,000
-        return reading.CutReply(pieces=tuple(pieces))
+        return reader_operations.CutReply(pieces=tuple(pieces))
 
-    async def _lease(self, at: Context, asked: reading.LeaseRequest) -> Nothing:
+    async def _lease(self, at: Context, asked: reader_operations.LeaseRequest) -> Nothing:
         await at.topic.leases.take(at.link, asked)
         return Nothing()
 
-    async def _release(self, at: Context, asked: reading.ReleaseRequest) -> Nothing:
+    async def _release(self, at: Context, asked: reader_operations.ReleaseRequest) -> Nothing:
         await at.topic.leases.release(asked.secret)
         return Nothing()
 
-    async def _schema(self, at: Context, asked: reading.SchemaRequest) -> reading.SchemaReply:
+    async def _schema(self, at: Context, asked: reader_operations.SchemaRequest) -> reader_operations.SchemaReply:
         wanted, topic = asked.id, at.topic
 
         def work() -> tuple[int, bytes, str | None] | None:
@@ -266,11 +270,11 @@ class ReaderAnswers:
         if found is None and await topic.news.wait(asked.wait):
             found = await topic.run(work)
         if found is None:
-            return reading.SchemaReply()
+            return reader_operations.SchemaReply()
         number, arrow, spark = found
-        return reading.SchemaReply(id=number, spark=spark, arrow=arrow)
+        return reader_operations.SchemaReply(id=number, spark=spark, arrow=arrow)
 
 
-def _grant(asked: reading.RangeRequest | reading.CutRequest) -> int:
+def _grant(asked: reader_operations.RangeRequest | reader_operations.CutRequest) -> int:
     """Return the grant that a subscriber shows; one that shows none holds no name."""
     return -1 if asked.grant is None else asked.grant

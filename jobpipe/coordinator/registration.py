@@ -14,9 +14,9 @@ from jobpipe.config import Config
 from jobpipe.coordinator.data_child import DataChild
 from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.repair import implausible, readable_point
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.epoch_repair import implausible, readable_point
+from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.store.topic_log import TopicLog

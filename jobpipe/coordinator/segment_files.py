@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.links.async_link import Link
-from jobpipe.operations.data import HeldPart, KeptPart, PartHeader
+from jobpipe.operations.data_operations import HeldPart, KeptPart, PartHeader
 from jobpipe.store.files import FileSegmentSink
 from jobpipe.store.reader import SegmentRange
 from jobpipe.wire.wire_messages import Request

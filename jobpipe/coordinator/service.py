@@ -1,6 +1,6 @@
 """The coordinator's answers: one method for each operation of publishers, subscribers and administrators.
 
-What may be asked, by which roles, is in :mod:`jobpipe.operations.control`: what comes in here has been checked there.
+What may be asked, by which roles, is in :mod:`jobpipe.operations.coordinator_operations`: what comes in here has been checked there.
 Positions travel as JSON objects with the keys ``log``, ``epoch``, ``n`` and ``r``, boundaries with ``kind``, ``value``
 and ``otherwise``.
 """
@@ -19,19 +19,19 @@ from jobpipe.coordinator.flow_answers import FlowAnswers
 from jobpipe.coordinator.publisher_answers import PublisherAnswers
 from jobpipe.coordinator.reader_answers import ReaderAnswers
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.audit_log import LEFT_OUT, audit, lines_left_out
 from jobpipe.net.servers.identity_quota import SHOWN, identity_of
-from jobpipe.operations import administration, publishing
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA
-from jobpipe.operations.fields import Fields
-from jobpipe.operations.flows import FLOW_TASKS, ResetFlowRequest
+from jobpipe.operations import admin_operations, publisher_operations
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA
+from jobpipe.operations.flow_operations import FLOW_TASKS, ResetFlowRequest
 from jobpipe.operations.hello import check_hello
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.table import Operation, read_request
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.message_fields import Fields
+from jobpipe.operations.messages.operation import Operation, read_request
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OTHERS = DATA.keys() | HOSTSERVER.keys()
-TASKS = FLOW_TASKS | {publishing.RoomRequest.op}
+TASKS = FLOW_TASKS | {publisher_operations.RoomRequest.op}
 _OF_A_NAME = (
-    administration.SeekRequest,
-    administration.DropRequest,
-    administration.HoldRequest,
-    administration.ReleaseHoldRequest,
-    administration.RequireRequest,
+    admin_operations.SeekRequest,
+    admin_operations.DropRequest,
+    admin_operations.HoldRequest,
+    admin_operations.ReleaseHoldRequest,
+    admin_operations.RequireRequest,
 )
 _WITH_DRY_RUN = (
-    administration.SeekRequest,
-    administration.DropRequest,
-    administration.DropLeaseRequest,
-    administration.ReleaseHoldRequest,
-    administration.RequireRequest,
+    admin_operations.SeekRequest,
+    admin_operations.DropRequest,
+    admin_operations.DropLeaseRequest,
+    admin_operations.ReleaseHoldRequest,
+    admin_operations.RequireRequest,
     ResetFlowRequest,
 )
 
@@ -74,14 +74,14 @@ class ControlService:
         self._secret = secret.encode()
         self._welcomed: weakref.WeakKeyDictionary[Link, ServedTopic] = weakref.WeakKeyDictionary()
         own = (
-            pair(administration.StatusRequest, self._status),
-            pair(administration.SeekRequest, self._seek),
-            pair(administration.DropRequest, self._drop),
-            pair(administration.DropLeaseRequest, self._drop_lease),
-            pair(administration.HandoverRequest, self._handover),
-            pair(administration.HoldRequest, self._hold),
-            pair(administration.ReleaseHoldRequest, self._release_hold),
-            pair(administration.RequireRequest, self._require),
+            pair(admin_operations.StatusRequest, self._status),
+            pair(admin_operations.SeekRequest, self._seek),
+            pair(admin_operations.DropRequest, self._drop),
+            pair(admin_operations.DropLeaseRequest, self._drop_lease),
+            pair(admin_operations.HandoverRequest, self._handover),
+            pair(admin_operations.HoldRequest, self._hold),
+            pair(admin_operations.ReleaseHoldRequest, self._release_hold),
+            pair(admin_operations.RequireRequest, self._require),
         )
         self._answers: Answers = {
             **PublisherAnswers(coordinator, secret).answers(),
@@ -106,8 +106,8 @@ class ControlService:
         if hello.epoch > topic.epoch and (hello.log or topic.log_id) == topic.log_id:
             raise await self._coordinator.refuse_epoch(topic, hello.epoch)
         self._welcomed[link] = topic
-        if hello.role == publishing.APPENDER:  # it may publish, and its batches come with the request alone
-            link.allow_blobs(publishing.MAX_APPENDED)
+        if hello.role == publisher_operations.APPENDER:  # it may publish, and its batches come with the request alone
+            link.allow_blobs(publisher_operations.MAX_APPENDED)
         return Welcome(
             version=1, topic=topic.topic, log=topic.log_id, epoch=topic.epoch, instance=self._coordinator.instance
         )
@@ -120,10 +120,12 @@ class ControlService:
             self._coordinator.touch()
         operation, asked = read_request(CONTROL, request, hello.role, others=_OTHERS)
         require_operation(self._trust, link, asked)
-        if isinstance(asked, publishing.OpenRequest):
+        if isinstance(asked, publisher_operations.OpenRequest):
             opened = await self._coordinator.open_topic(hello.topic, asked)
             token = opened.store.write_token
-            reply: Fields = publishing.OpenReply(log=opened.log_id, epoch=opened.epoch, head=opened.head, token=token)
+            reply: Fields = publisher_operations.OpenReply(
+                log=opened.log_id, epoch=opened.epoch, head=opened.head, token=token
+            )
         else:
             reply = await self._answer(operation, Context(link, self._served(link)), asked)
         return reply.to_json(), reply.blob
@@ -190,7 +192,7 @@ class ControlService:
         link.note_proof()
 
     def _require_own_job(self, link: Link, request: Request) -> None:
-        if hmac.compare_digest(publishing.job_secret(request.args).encode(), self._secret):
+        if hmac.compare_digest(publisher_operations.job_secret(request.args).encode(), self._secret):
             return
         audit(
             link.peer_names,
@@ -219,7 +221,7 @@ class ControlService:
 
     # -- everybody, and administrators ---------------------------------------------------------------------------------
 
-    async def _status(self, at: Context, asked: administration.StatusRequest) -> administration.StatusReply:
+    async def _status(self, at: Context, asked: admin_operations.StatusRequest) -> admin_operations.StatusReply:
         topic = at.topic
         status = await topic.status()
         status.update(endpoint=str(self._coordinator.control_endpoint), data=str(self._coordinator.data_endpoint))
@@ -231,7 +233,7 @@ class ControlService:
             status["hosts"] = self._coordinator.host_servers.describe(kept)
         if asked.served:
             status["served"] = await self._coordinator.host_servers.served(topic)
-        return administration.StatusReply(status)
+        return admin_operations.StatusReply(status)
 
     def _identities(self, subscriptions: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
         """Return what each identity holds of this process, its names in the topic, and its lines left out of logs.
@@ -246,26 +248,28 @@ class ControlService:
                 told.setdefault(identity, {})[kind] = count
         return told
 
-    async def _seek(self, at: Context, asked: administration.SeekRequest) -> administration.MovedReply:
+    async def _seek(self, at: Context, asked: admin_operations.SeekRequest) -> admin_operations.MovedReply:
         return await at.topic.subscribers.seek(asked.name, asked.to, dry_run=asked.dry_run)
 
-    async def _drop(self, at: Context, asked: administration.DropRequest) -> administration.MovedReply:
+    async def _drop(self, at: Context, asked: admin_operations.DropRequest) -> admin_operations.MovedReply:
         return await at.topic.subscribers.drop(asked.name, dry_run=asked.dry_run)
 
-    async def _drop_lease(self, at: Context, asked: administration.DropLeaseRequest) -> administration.LeaseReply:
+    async def _drop_lease(self, at: Context, asked: admin_operations.DropLeaseRequest) -> admin_operations.LeaseReply:
         return await at.topic.leases.drop(asked.id, dry_run=asked.dry_run)
 
-    async def _hold(self, at: Context, asked: administration.HoldRequest) -> administration.HoldReply:
+    async def _hold(self, at: Context, asked: admin_operations.HoldRequest) -> admin_operations.HoldReply:
         owner = identity_of(at.link.peer_names, at.link.peer)
         return await at.topic.holds.take(owner, asked, others=may_have_holds_of_others(self._trust, at.link))
 
-    async def _release_hold(self, at: Context, asked: administration.ReleaseHoldRequest) -> administration.HoldReply:
+    async def _release_hold(
+        self, at: Context, asked: admin_operations.ReleaseHoldRequest
+    ) -> admin_operations.HoldReply:
         owner, others = identity_of(at.link.peer_names, at.link.peer), may_have_holds_of_others(self._trust, at.link)
         return await at.topic.holds.release(asked.name, owner, others=others, dry_run=asked.dry_run)
 
-    async def _require(self, at: Context, asked: administration.RequireRequest) -> administration.RequiredReply:
+    async def _require(self, at: Context, asked: admin_operations.RequireRequest) -> admin_operations.RequiredReply:
         return await at.topic.subscribers.require(asked.name, required=asked.required, dry_run=asked.dry_run)
 
-    async def _handover(self, at: Context, asked: administration.HandoverRequest) -> administration.HandoverReply:
+    async def _handover(self, at: Context, asked: admin_operations.HandoverRequest) -> admin_operations.HandoverReply:
         released = await self._coordinator.hand_over(at.topic, to=at.name)
-        return administration.HandoverReply(released=released, driver=self._coordinator.driver(at.topic))
+        return admin_operations.HandoverReply(released=released, driver=self._coordinator.driver(at.topic))

@@ -26,8 +26,8 @@ from jobpipe.errors import (
 )
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations.administration import MovedReply, RequiredReply
-from jobpipe.operations.publishing import MAX_REQUIRED
+from jobpipe.operations.admin_operations import MovedReply, RequiredReply
+from jobpipe.operations.publisher_operations import MAX_REQUIRED
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cuts import Cutter
 from jobpipe.store.plan import Plan

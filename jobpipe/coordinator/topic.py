@@ -21,7 +21,7 @@ from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import KnownLog, TopicState
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.servers.identity_quota import Budgets
-from jobpipe.operations.publishing import MAX_WRITERS, NO_ROOM, OpenRequest
+from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, OpenRequest
 from jobpipe.store.batches import division_of
 from jobpipe.store.files import new_write_id
 from jobpipe.store.holds import held_back

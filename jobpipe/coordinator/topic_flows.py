@@ -1,6 +1,6 @@
 """The flow jobs of one topic: those that publish it, and those that read it without publishing anything.
 
-See :mod:`jobpipe.operations.flows` for who may ask what, and :mod:`jobpipe.store.cursors` for what is kept.
+See :mod:`jobpipe.operations.flow_operations` for who may ask what, and :mod:`jobpipe.store.cursors` for what is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from jobpipe.errors import (
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.access_list import PUBLISH
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, ClaimRequest, CursorsRequest, SealPartsRequest
+from jobpipe.operations.flow_operations import (
+    PARTITIONER,
+    BeginFlowRequest,
+    ClaimRequest,
+    CursorsRequest,
+    SealPartsRequest,
+)
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo

@@ -7,7 +7,7 @@ import time
 
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import TopicNotFound
-from jobpipe.operations.administration import HoldReply, HoldRequest
+from jobpipe.operations.admin_operations import HoldReply, HoldRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.holds import Hold
 from jobpipe.store.position import Position

@@ -13,8 +13,8 @@ from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import Budgets, identity_of
-from jobpipe.operations.administration import LeaseReply
-from jobpipe.operations.reading import LeaseRequest, lease_name
+from jobpipe.operations.admin_operations import LeaseReply
+from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from jobpipe.coordinator.log_thread import LogThread
 from jobpipe.errors import TopicNotFound
-from jobpipe.operations.publishing import OpenRequest
-from jobpipe.operations.ranges import LostBatch
+from jobpipe.operations.publisher_operations import OpenRequest
+from jobpipe.operations.range_messages import LostBatch
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog

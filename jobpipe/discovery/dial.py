@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jobpipe.config import Config
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.links.blocking_link import BlockingLink

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.fields import Fields, Name, Secret, message, take
-from jobpipe.operations.values import Named, Text, Whole
+from jobpipe.operations.messages.checked_values import Named, Text, Whole
+from jobpipe.operations.messages.message_fields import Fields, Name, Secret, message, take
 from jobpipe.wire.codec import MAX_ID
 from jobpipe.wire.wire_messages import Hello
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
-from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.pipelines.alerting import Outbox
 from jobpipe.pipelines.board import Board, open_board

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobpipe.errors import SpoolError, WaitTimeout
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.publishing import AckedRequest
+from jobpipe.operations.publisher_operations import AckedRequest
 from jobpipe.publisher.admission import WAIT_SECONDS
 from jobpipe.publisher.channel import Channel
 from jobpipe.publisher.messages import WaitLogger

@@ -9,7 +9,7 @@ from jobpipe.config import Config
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.publishing import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
+from jobpipe.operations.publisher_operations import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
 from jobpipe.publisher.channel import Channel
 from jobpipe.publisher.messages import WaitLogger, spool_full
 from jobpipe.publisher.newcomers import Newcomers, is_appended, series_of

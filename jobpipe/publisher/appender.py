@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
-from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import CheckpointTooOld, Fenced, RowTooLarge, SchemaMismatch, SpoolFull
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Attempts, Deadline
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import (
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import (
     MAX_APPENDED,
     NO_ROOM,
     BeginReply,
@@ -35,7 +35,7 @@ from jobpipe.operations.publishing import (
     Schema,
     SealRequest,
 )
-from jobpipe.operations.reading import SchemaReply, SchemaRequest
+from jobpipe.operations.reader_operations import SchemaReply, SchemaRequest
 from jobpipe.publisher.messages import WaitLogger, spool_full
 from jobpipe.publisher.readable import readable_pieces
 from jobpipe.store.files import SegmentSink, new_write_id

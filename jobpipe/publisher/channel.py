@@ -27,10 +27,10 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.links.event_loop_thread import Portal
 from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
-from jobpipe.operations.administration import StatusRequest
-from jobpipe.operations.calls import ask
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import CloseReply, CloseRequest, OpenRequest
+from jobpipe.operations.admin_operations import StatusRequest
+from jobpipe.operations.messages.calls import ask
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import CloseReply, CloseRequest, OpenRequest
 from jobpipe.publisher.attach import CoordinatorProcess, attach
 from jobpipe.wire.wire_messages import Hello
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.node import TravellingCredentials
+from jobpipe.discovery.node_overrides import TravellingCredentials
 from jobpipe.errors import (
     ConfigError,
     JobpipeError,
@@ -28,9 +28,9 @@ from jobpipe.errors import (
 from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
-from jobpipe.operations.administration import StatusRequest
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import (
+from jobpipe.operations.admin_operations import StatusRequest
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import (
     BeginRequest,
     DeclareRequest,
     DrainedRequest,

@@ -7,7 +7,7 @@ import time
 
 from jobpipe.config import Config
 from jobpipe.errors import SpoolFull
-from jobpipe.operations.publishing import CloseReply
+from jobpipe.operations.publisher_operations import CloseReply
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from jobpipe.errors import ConfigError, LinkError, NotAuthorized, RemoteProtocol
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers.write_tokens import log_place
-from jobpipe.operations.calls import ask_blocking, begin_upload, end_upload
-from jobpipe.operations.data import PutRequest
-from jobpipe.operations.hostserver import AdoptRequest, HostPutRequest, PrepareRequest
+from jobpipe.operations.data_operations import PutRequest
+from jobpipe.operations.host_operations import AdoptRequest, HostPutRequest, PrepareRequest
+from jobpipe.operations.messages.calls import ask_blocking, begin_upload, end_upload
 from jobpipe.store.files import SEGMENTS
 from jobpipe.store.hostfolder import Announced, announced, log_directory
 from jobpipe.wire.wire_messages import Hello

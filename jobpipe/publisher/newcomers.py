@@ -6,7 +6,7 @@ import logging
 import uuid
 
 from jobpipe.errors import NewCheckpoint
-from jobpipe.operations.publishing import NewestQuery
+from jobpipe.operations.publisher_operations import NewestQuery
 from jobpipe.store.batches import ONCE
 
 log = logging.getLogger(__name__)

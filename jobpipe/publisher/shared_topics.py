@@ -19,7 +19,7 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import JobpipeError
-from jobpipe.operations.publishing import MAX_WRITERS, OpenRequest
+from jobpipe.operations.publisher_operations import MAX_WRITERS, OpenRequest
 from jobpipe.publisher.core import Publisher
 from jobpipe.publisher.opened import place_of
 from jobpipe.publisher.shared_coordinator import attach_for, file_of, known_as, read

@@ -11,9 +11,9 @@ from types import TracebackType
 from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.errors import Fenced, TopicNotFound
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.publishing import OpenRequest
-from jobpipe.operations.subscribing import PollRequest
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.publisher_operations import OpenRequest
+from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.publisher.attach import attach
 from jobpipe.store.files import CATALOG, check_topic
 from jobpipe.wire.wire_messages import Hello

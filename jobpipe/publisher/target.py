@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.discovery.node import TravellingCredentials
+from jobpipe.discovery.node_overrides import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.data import PutRequest
-from jobpipe.operations.publishing import RoomRequest
+from jobpipe.operations.data_operations import PutRequest
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.publisher_operations import RoomRequest
 from jobpipe.publisher.messages import WaitLogger, spool_full
 from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
 from jobpipe.publisher.readable import readable_pieces

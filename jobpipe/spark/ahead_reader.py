@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.operations.subscribing import SlotReply
+from jobpipe.operations.subscriber_operations import SlotReply
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.ranges import pass_over, read_place, write_place
 from jobpipe.spark.reading import read_range

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import ConfigError, DataLoss
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.ranges import PlannedRange
-from jobpipe.operations.reading import Bounds, BoundsRequest, CutReply, CutRequest, RangeRequest
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.range_messages import PlannedRange
+from jobpipe.operations.reader_operations import Bounds, BoundsRequest, CutReply, CutRequest, RangeRequest
 from jobpipe.spark.fitness import BATCH, SchemaJudge
 from jobpipe.spark.input_partitions import Stretch, input_partitions
 from jobpipe.spark.options import SourceOptions

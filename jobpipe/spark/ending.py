@@ -12,7 +12,7 @@ from jobpipe.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from jobpipe.flows.driver import Flow
+    from jobpipe.flows.flow_driver import Flow
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 3.0  # of a stop in the middle of a unit
@@ -77,7 +77,7 @@ class FlowJob:
     @property
     def was_stopped(self) -> bool:
         """Whether it has ended, and not with its source: its own program has stopped it."""
-        from jobpipe.flows.options import FlowState
+        from jobpipe.flows.flow_settings import FlowState
 
         return not self.active and self._flow.status().state is FlowState.STOPPED
 
@@ -109,7 +109,7 @@ def job_of(job: StreamingQuery | Flow) -> RunningJob:
     Raises:
         ConfigError: it is neither.
     """
-    flows = sys.modules.get("jobpipe.flows.driver")  # where that is not loaded there is no flow
+    flows = sys.modules.get("jobpipe.flows.flow_driver")  # where that is not loaded there is no flow
     if flows is not None and isinstance(job, flows.Flow):
         return FlowJob(job)
     if not hasattr(job, "isActive"):

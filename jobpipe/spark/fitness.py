@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import SchemaMismatch, UnsupportedType
-from jobpipe.operations.ranges import PlannedRange
+from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.spark.evolution import left_out, misfits
 from jobpipe.spark.metadata import with_metadata
 from jobpipe.spark.options import SourceOptions

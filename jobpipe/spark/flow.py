@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from jobpipe.config import Config, load_given
 from jobpipe.errors import ConfigError
-from jobpipe.flows.driver import Flow, Runner
-from jobpipe.flows.function import FlowContext, Function, Setup, call, is_asynchronous, set_up
-from jobpipe.flows.options import FlowOptions
-from jobpipe.flows.schema import EVOLUTIONS
-from jobpipe.flows.threads import ThreadRunner
+from jobpipe.flows.flow_driver import Flow, Runner
+from jobpipe.flows.flow_schema import EVOLUTIONS
+from jobpipe.flows.flow_settings import FlowOptions
+from jobpipe.flows.task_threads import ThreadRunner
+from jobpipe.flows.user_function import FlowContext, Function, Setup, call, is_asynchronous, set_up
 from jobpipe.publisher.readable import readable_schema, require_columns
 from jobpipe.store.boundary import Boundary
 from jobpipe_registry.names import MAX_PARALLELISM, check_name

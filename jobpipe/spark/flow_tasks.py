@@ -12,8 +12,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from jobpipe.errors import JobpipeError, LinkError
-from jobpipe.flows.function import Function, Setup
-from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.flow_task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.user_function import Function, Setup
 
 log = logging.getLogger(__name__)
 

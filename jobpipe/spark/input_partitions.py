@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jobpipe.operations.reading import CutReply, CutRequest
+from jobpipe.operations.reader_operations import CutReply, CutRequest
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
 from jobpipe.store.position import Position

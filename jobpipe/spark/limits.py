@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobpipe.operations.subscribing import Backlog, PlanReply
+from jobpipe.operations.subscriber_operations import Backlog, PlanReply
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.versions import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from jobpipe.store.boundary import Boundary, ReadLimits

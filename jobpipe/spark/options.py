@@ -11,7 +11,7 @@ from jobpipe.config import Config, ConfigProblem, Option, config_error, load, sh
 from jobpipe.config.keys.key_names import by_loose_name
 from jobpipe.config.keys.source_options import MAX_TOPICS, MEANT, PLAIN, SOURCE_OPTIONS, WHICH, PlainOptions
 from jobpipe.config.types.value_types import BadValueError
-from jobpipe.discovery.security import with_credentials
+from jobpipe.discovery.configured_tls import with_credentials
 from jobpipe.errors import ConfigError
 from jobpipe.spark.boundaries import Ends, ends
 from jobpipe.subscriber.matching import TopicPattern

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.errors import DataLoss
-from jobpipe.operations.ranges import LostBatch
+from jobpipe.operations.range_messages import LostBatch
 from jobpipe.store.position import Position
 from jobpipe.store.slots import slot_id
 

@@ -18,7 +18,7 @@ from jobpipe.spark.signals import Signals
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from jobpipe.flows.driver import Flow
+    from jobpipe.flows.flow_driver import Flow
 
 FAILED = 1
 AGAIN = "a second signal ends it at once"

@@ -9,10 +9,10 @@ from functools import partial
 
 from pyspark.sql.types import StructType
 
-from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import ConfigError
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.ranges import PlannedRange
+from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.spark.fitness import STREAM, SchemaJudge
 from jobpipe.spark.options import SourceOptions
 from jobpipe.store.boundary import COMMITTED, EARLIEST, Boundary

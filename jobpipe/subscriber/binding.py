@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import Location
-from jobpipe.discovery.node import on_this_node
+from jobpipe.discovery.node_overrides import on_this_node
+from jobpipe.discovery.topic_lookup import Location
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Attempts
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.reading import BindReply, BindRequest
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.reader_operations import BindReply, BindRequest
 from jobpipe.store.boundary import ReadLimits
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.subscriber.pool import pooled

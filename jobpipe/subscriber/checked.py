@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from jobpipe.errors import UnsupportedType
-from jobpipe.operations.data import PartHeader
+from jobpipe.operations.data_operations import PartHeader
 from jobpipe.store.segment import BOMB_FLOOR, BOMB_RATIO, DECODED_MAX, check_schema
 
 EXTENSION = b"ARROW:extension:name"

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from jobpipe.config import Config, load_given
-from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.data import PartHeader
-from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanReply, PlanRequest
+from jobpipe.operations.data_operations import PartHeader
+from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanReply, PlanRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import Fetched, decode, fetch_plan, is_intact

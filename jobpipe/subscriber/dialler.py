@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from jobpipe.discovery.locate import Location, TopicLocator
+from jobpipe.discovery.topic_lookup import Location, TopicLocator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect

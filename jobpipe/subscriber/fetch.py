@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import Location, locate
-from jobpipe.discovery.node import on_this_node
+from jobpipe.discovery.node_overrides import on_this_node
+from jobpipe.discovery.topic_lookup import Location, locate
 from jobpipe.errors import (
     ChecksumMismatch,
     HostAway,
@@ -34,9 +34,9 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts, Deadline
-from jobpipe.operations.calls import begin_stream, read_reply
-from jobpipe.operations.data import FetchRequest, HeldPart, PartHeader
-from jobpipe.operations.ranges import PlannedRange
+from jobpipe.operations.data_operations import FetchRequest, HeldPart, PartHeader
+from jobpipe.operations.messages.calls import begin_stream, read_reply
+from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.store.position import Position
 from jobpipe.subscriber.checked import CheckedReader
 from jobpipe.subscriber.kept import host_server_part

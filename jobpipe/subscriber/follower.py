@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from jobpipe.discovery.locate import Location, TopicLocator
+from jobpipe.discovery.topic_lookup import Location, TopicLocator
 from jobpipe.errors import (
     JobpipeError,
     LinkClosed,
@@ -37,10 +37,10 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.links.event_loop_thread import Portal
 from jobpipe.net.links.socket_options import copy_of
 from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, Deadline, backoff, is_renewal
-from jobpipe.operations.calls import ask
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.ranges import News
-from jobpipe.operations.subscribing import GrantRequest, PollRequest
+from jobpipe.operations.messages.calls import ask
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.range_messages import News
+from jobpipe.operations.subscriber_operations import GrantRequest, PollRequest
 from jobpipe.store.position import Position
 from jobpipe.subscriber.dialler import Dialler
 from jobpipe.wire.wire_messages import Hello

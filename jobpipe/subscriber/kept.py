@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from jobpipe.errors import HostAway, LinkError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.address import Endpoint
-from jobpipe.operations.calls import begin_stream
-from jobpipe.operations.data import KeptPart, PartHeader
-from jobpipe.operations.hostserver import ReadReply, ReadRequest
+from jobpipe.operations.data_operations import KeptPart, PartHeader
+from jobpipe.operations.host_operations import ReadReply, ReadRequest
+from jobpipe.operations.messages.calls import begin_stream
 from jobpipe.subscriber.part import PartSource
 from jobpipe.subscriber.pool import pooled
 

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from jobpipe.config import Config
-from jobpipe.discovery.node import on_this_node
+from jobpipe.discovery.node_overrides import on_this_node
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.reading import LeaseRequest, lease_name
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.subscriber.pool import pooled
 

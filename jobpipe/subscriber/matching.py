@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from jobpipe.config import Config
-from jobpipe.discovery.handler import map_registry_errors
-from jobpipe.discovery.locate import TopicLocator, from_records
+from jobpipe.discovery.registry_handler import map_registry_errors
+from jobpipe.discovery.topic_lookup import TopicLocator, from_records
 from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.store.boundary import EARLIEST, Boundary

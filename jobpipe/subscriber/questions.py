@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
-from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts, Deadline
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.reading import SchemaRequest
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.reader_operations import SchemaRequest
 from jobpipe.subscriber.waiting import awaiting_publisher, log_while_waiting
 from jobpipe.wire.wire_messages import Hello
 

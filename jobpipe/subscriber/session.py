@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import Location, TopicLocator
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.topic_lookup import Location, TopicLocator
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.reading import (
+from jobpipe.operations.reader_operations import (
     Bounds,
     BoundsRequest,
     CutReply,
@@ -23,7 +23,7 @@ from jobpipe.operations.reading import (
     RangeRequest,
     SchemaRequest,
 )
-from jobpipe.operations.subscribing import (
+from jobpipe.operations.subscriber_operations import (
     AckRequest,
     FirstRequest,
     PlanReply,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import TopicLocator
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import TopicNotFound
 from jobpipe.subscriber.follower import TopicFollower
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import jobpipe
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
-from jobpipe.flows.driver import Flow
-from jobpipe.flows.function import FlowContext
-from jobpipe.flows.options import FlowOptions
-from jobpipe.flows.threads import ThreadRunner
+from jobpipe.flows.flow_driver import Flow
+from jobpipe.flows.flow_settings import FlowOptions
+from jobpipe.flows.task_threads import ThreadRunner
+from jobpipe.flows.user_function import FlowContext
 from jobpipe.publisher.plain import PlainPublisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows, Report

@@ -19,8 +19,8 @@ import psutil
 
 import jobpipe
 from jobpipe.config import Config
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import JobpipeError, from_fault
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name

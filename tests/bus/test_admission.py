@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import DuplicateCall, SpoolFull
-from jobpipe.operations.control import CONTROL
+from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.publisher import admission
 from jobpipe.publisher.core import Publisher
 from jobpipe.testing import Checker, NumberedRows

@@ -16,8 +16,8 @@ import pytest
 
 from jobpipe.config import Config
 from jobpipe.errors import LinkBroken, LinkTimeout, RemoteProtocolError, TopicNotFound
-from jobpipe.operations.ranges import News
-from jobpipe.operations.subscribing import FirstReply, FirstRequest, PlanReply, PlanRequest
+from jobpipe.operations.range_messages import News
+from jobpipe.operations.subscriber_operations import FirstReply, FirstRequest, PlanReply, PlanRequest
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
 from jobpipe.subscriber import client, follower

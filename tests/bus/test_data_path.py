@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import NotAuthorized, RemoteProtocolError, SegmentCorrupt, SpoolError, SpoolFull
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.discovery.handler import open_handler
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.registry_handler import open_handler
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import (
     AddressError,
     Fenced,

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from jobpipe.cli.main import cli
 from jobpipe.config import Config
-from jobpipe.discovery.handler import open_handler
-from jobpipe.discovery.repair import repair_epoch
+from jobpipe.discovery.epoch_repair import repair_epoch
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.testing import Checker, NumberedRows

@@ -13,7 +13,7 @@ import pytest
 import jobpipe
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError, FlowFailed
-from jobpipe.flows.options import FlowOptions
+from jobpipe.flows.flow_settings import FlowOptions
 
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCH = pa.record_batch([[1, 2]], schema=SCHEMA)

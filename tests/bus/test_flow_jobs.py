@@ -9,8 +9,8 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ConfigError, FlowFailed, JobpipeError
-from jobpipe.flows.driver import Flow
-from jobpipe.flows.options import FlowState, FlowStatus
+from jobpipe.flows.flow_driver import Flow
+from jobpipe.flows.flow_settings import FlowState, FlowStatus
 
 
 class Told(Flow):

@@ -26,15 +26,21 @@ from jobpipe.errors import (
     SpoolFull,
     TopicNotFound,
 )
-from jobpipe.flows import driver, sealer, source, task
-from jobpipe.flows.driver import TRIES, Flow, lanes_for
-from jobpipe.flows.ends import FlowEnds
-from jobpipe.flows.function import FlowContext, call, set_up
-from jobpipe.flows.options import FlowState
-from jobpipe.flows.sealer import FlowSealer
-from jobpipe.flows.source import Item, SourceReader
-from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
-from jobpipe.operations.flows import AdmitPartRequest, BeginFlowRequest, ClaimRequest, FollowedPart, SealPartsRequest
+from jobpipe.flows import flow_driver, flow_source, flow_task, part_committer
+from jobpipe.flows.flow_driver import TRIES, Flow, lanes_for
+from jobpipe.flows.flow_endpoints import FlowEnds
+from jobpipe.flows.flow_settings import FlowState
+from jobpipe.flows.flow_source import Item, SourceReader
+from jobpipe.flows.flow_task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.part_committer import FlowSealer
+from jobpipe.flows.user_function import FlowContext, call, set_up
+from jobpipe.operations.flow_operations import (
+    AdmitPartRequest,
+    BeginFlowRequest,
+    ClaimRequest,
+    FollowedPart,
+    SealPartsRequest,
+)
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.position import Position
 from tests.bus.kit import PATIENCE
@@ -120,11 +126,11 @@ class Runner:
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Flow, Runner]]]:
     """Start a flow without a bus."""
     flows: list[Flow] = []
-    monkeypatch.setattr(driver, "backoff", lambda: iter(lambda: 0.0, 1.0))
-    monkeypatch.setattr(driver, "PAUSES", (0.0,) * len(driver.PAUSES))
+    monkeypatch.setattr(flow_driver, "backoff", lambda: iter(lambda: 0.0, 1.0))
+    monkeypatch.setattr(flow_driver, "PAUSES", (0.0,) * len(flow_driver.PAUSES))
 
     def start(end: TaskEnd, times: int, **ends: Any) -> tuple[Flow, Runner]:
-        monkeypatch.setattr(driver, "FlowEnds", lambda *_: Ends(**ends))
+        monkeypatch.setattr(flow_driver, "FlowEnds", lambda *_: Ends(**ends))
         runner = Runner(end, times)
         options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
         flows.append(Flow(options, runner))
@@ -173,7 +179,7 @@ def test_a_task_that_ends_with_anything_ends_the_flow(start: Callable[..., Any])
 
 def test_its_own_function_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not wait for itself; until all has ended, the flow is ending, and has not failed yet."""
-    monkeypatch.setattr(driver, "FlowEnds", lambda *_: Ends())
+    monkeypatch.setattr(flow_driver, "FlowEnds", lambda *_: Ends())
     flows, goes_on, seen = list[Flow](), threading.Event(), list[object]()
 
     class Calls(Runner):
@@ -237,7 +243,7 @@ def test_a_task_that_never_begins_is_a_failure(start: Callable[..., Any]) -> Non
 
 def test_failures_are_counted_for_an_hour() -> None:
     """At one place; those of last week say nothing of today."""
-    failures = driver._Failures()
+    failures = flow_driver._Failures()
     here, there = [Cursor(0, 1, at(5))], [Cursor(0, 1, at(6))]
     assert [failures.add(here, now) for now in (0.0, 10.0, 20.0)] == [1, 2, 3]
     assert failures.add(here, 3615.0) == 2
@@ -258,7 +264,7 @@ def test_many_partitions() -> None:
 
 def test_too_many_partitions_close_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends(partitions=257)
-    monkeypatch.setattr(driver, "FlowEnds", lambda *_: ends)
+    monkeypatch.setattr(flow_driver, "FlowEnds", lambda *_: ends)
     options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
     with pytest.raises(ConfigError, match="257 partitions"):
         Flow(options, Runner(TaskEnd(), 0))
@@ -436,7 +442,7 @@ def test_a_task_ends_if_its_last_batch_cannot_be_sealed(monkeypatch: pytest.Monk
         while not stopped():
             time.sleep(0.01)
 
-    monkeypatch.setattr(task, "ControlLink", lambda *_, **__: link)
+    monkeypatch.setattr(flow_task, "ControlLink", lambda *_, **__: link)
     monkeypatch.setattr(SourceReader, "items", items)
     order = TaskOrder(config=None, key=KEY, grant=1, lane=(0,), partitions=1, publishes=None, schema=ROWS.schema)  # type: ignore[arg-type]
     late = time.monotonic() + PATIENCE
@@ -450,10 +456,10 @@ Sealing = Callable[..., tuple[FlowSealer, Link]]
 @pytest.fixture
 def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
     """Return what makes a sealer with a link that says whether there is room, in turn."""
-    monkeypatch.setattr(sealer, "ROOM_SECONDS", 0.01)
+    monkeypatch.setattr(part_committer, "ROOM_SECONDS", 0.01)
     segment = SimpleNamespace(data=b"rows")
     target = SimpleNamespace(topic="target", partitions=1, write=lambda *_, **__: [segment], write_id="w" * 32)
-    monkeypatch.setattr(sealer, "replace", lambda *_, **__: target)
+    monkeypatch.setattr(part_committer, "replace", lambda *_, **__: target)
     publishes: Any = SimpleNamespace(target=target, schema=ROWS.schema, token="", room_timeout=0.0, part_bytes=1 << 20)
 
     def make(room: Iterable[bool], *, stopped: bool = False) -> tuple[FlowSealer, Link]:
@@ -512,7 +518,7 @@ def test_batches_of_a_lost_host_server_are_passed_over(monkeypatch: pytest.Monke
                 raise DataLoss("host a is lost", reason="host lost", offset=n, epoch=1, partition=0)
             yield fetched(n)
 
-    monkeypatch.setattr(source, "fetch", fetch)
+    monkeypatch.setattr(flow_source, "fetch", fetch)
     part = FollowedPart(0, at(0), at(5), True, ())
     reader: Any = SourceReader(None, "source", "flow", 1, 1, skip_removed=True)  # type: ignore[arg-type]
     found = list(reader._read(part, "127.0.0.1:1"))

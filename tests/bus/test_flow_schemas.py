@@ -13,10 +13,10 @@ import pytest
 import jobpipe
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, SchemaMismatch
-from jobpipe.flows.driver import Flow
-from jobpipe.flows.function import FlowContext
-from jobpipe.flows.options import FlowOptions, FlowState
-from jobpipe.flows.threads import ThreadRunner
+from jobpipe.flows.flow_driver import Flow
+from jobpipe.flows.flow_settings import FlowOptions, FlowState
+from jobpipe.flows.task_threads import ThreadRunner
+from jobpipe.flows.user_function import FlowContext
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import Boundary
 from tests.bus.kit import PATIENCE, until

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import FlowFailed, JobpipeError, WaitTimeout
-from jobpipe.flows.function import FlowContext
-from jobpipe.flows.options import FlowState
-from jobpipe.flows.threads import ThreadRunner
+from jobpipe.flows.flow_settings import FlowState
+from jobpipe.flows.task_threads import ThreadRunner
+from jobpipe.flows.user_function import FlowContext
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.operations.administration import DropRequest
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.flows import ResetFlowRequest
+from jobpipe.operations.admin_operations import DropRequest
+from jobpipe.operations.flow_operations import ResetFlowRequest
+from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing import Checker
 from jobpipe.wire.wire_messages import Hello
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the calls of a function that fails."""
-    monkeypatch.setattr("jobpipe.flows.driver.PAUSES", (0.05, 0.1, 0.2))
+    monkeypatch.setattr("jobpipe.flows.flow_driver.PAUSES", (0.05, 0.1, 0.2))
 
 
 @pytest.fixture
@@ -319,8 +319,8 @@ def test_another_task_takes_the_partitions(line: Chain) -> None:
 @pytest.mark.slow
 def test_a_hanging_function_does_not_hold_the_stop(line: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left to itself after a while; what it returns later is refused, and given to the next start."""
-    monkeypatch.setattr("jobpipe.flows.driver.STOP_SECONDS", 0.5)
-    monkeypatch.setattr("jobpipe.flows.driver.CANCEL_SECONDS", 0.5)
+    monkeypatch.setattr("jobpipe.flows.flow_driver.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("jobpipe.flows.flow_driver.CANCEL_SECONDS", 0.5)
     hangs, goes_on = threading.Event(), threading.Event()
 
     def function(batch: pa.RecordBatch, context: FlowContext) -> pa.RecordBatch:
@@ -366,7 +366,7 @@ def test_cursors_move_at_once_while_the_source_waits(
     configure: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, publish: str | None
 ) -> None:
     """acks=all, and a function that returns nothing: no write waits for the time at which idle cursors move."""
-    monkeypatch.setattr("jobpipe.flows.sealer.EMPTY_SECONDS", 60.0)
+    monkeypatch.setattr("jobpipe.flows.part_committer.EMPTY_SECONDS", 60.0)
     with chain(configure(), partitions=2) as line:
         line.source.close()
         line.source = line.publisher(acks="all", required_subscribers=["flow"])

@@ -17,7 +17,7 @@ from jobpipe.cli.main import cli
 from jobpipe.coordinator import topic_leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.operations.reading import lease_name
+from jobpipe.operations.reader_operations import lease_name
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.subscriber import lease as lease_keeping
 from jobpipe.subscriber.lease import Held, held_while

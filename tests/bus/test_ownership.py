@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import Fenced, SpoolError, TopicOwned, WaitTimeout
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import end_coordinators

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.discovery.locate import locate
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.testing import Checker, NumberedRows

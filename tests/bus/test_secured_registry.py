@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from jobpipe.config import Config, config_from_dict
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable
 from tests.harness.processes import Harness
 from tests.harness.program import marked

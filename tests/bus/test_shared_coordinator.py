@@ -23,7 +23,7 @@ from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import ConfigError, TopicOwned
-from jobpipe.operations.publishing import MAX_WRITERS
+from jobpipe.operations.publisher_operations import MAX_WRITERS
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.attach import CoordinatorProcess, parent_of, this_process
 from jobpipe.publisher.core import Publisher

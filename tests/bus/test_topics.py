@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import ConfigError, JobpipeError, NameTaken, SchemaMismatch, TopicNotFound
 from jobpipe.publisher.core import Publisher
 from jobpipe.spark.options import SourceOptions

@@ -21,11 +21,11 @@ import pytest
 from jobpipe.config import Config
 from jobpipe.coordinator import data as data_module
 from jobpipe.coordinator.data import DataService
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import NotAuthorized, RemoteProtocolError
-from jobpipe.hostserver import service as host_module
-from jobpipe.hostserver.service import HostService
+from jobpipe.hostserver import host_handlers as host_module
+from jobpipe.hostserver.host_handlers import HostService
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers.write_tokens import log_place, write_ticket

@@ -14,7 +14,7 @@ import pytest
 import jobpipe
 from jobpipe.config import Config, load
 from jobpipe.errors import FlowFailed
-from jobpipe.flows.driver import Flow
+from jobpipe.flows.flow_driver import Flow
 from jobpipe.publisher.attach import end_coordinators
 from tests.cli.conftest import DEADLINE, Run
 from tests.troubleshooting import on_page

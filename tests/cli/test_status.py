@@ -8,7 +8,7 @@ import pytest
 
 from jobpipe.admin import TopicLine
 from jobpipe.cli.status import statuses, without_publisher
-from jobpipe.discovery.locate import Location
+from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import LinkBroken
 from jobpipe.net.address import Endpoint
 

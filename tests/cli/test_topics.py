@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.publisher.attach import end_coordinators
 from jobpipe.publisher.core import Publisher
 from jobpipe.store import spools

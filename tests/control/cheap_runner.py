@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from jobpipe.config import load
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.pipelines.runner.holding import Holding, Replaced
 from jobpipe.pipelines.states import REPLACED
 from jobpipe_registry.job_records import EndRecord

@@ -12,7 +12,7 @@ from jobpipe.config import Config, load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import JobStatus, Submission
 from jobpipe.errors import HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
-from jobpipe.operations.administration import HoldReply
+from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.states import JobState

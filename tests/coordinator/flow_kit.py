@@ -14,9 +14,9 @@ from jobpipe.coordinator.answering import Context
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.flow_answers import FlowAnswers
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.operations import flows
-from jobpipe.operations.fields import Fields
-from jobpipe.operations.publishing import Schema
+from jobpipe.operations import flow_operations
+from jobpipe.operations.messages.message_fields import Fields
+from jobpipe.operations.publisher_operations import Schema
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import FlowKey
 from jobpipe.store.position import Position
@@ -88,10 +88,10 @@ class Source(Asking):
 
     def follow(
         self, *places: tuple[int, Position], wait: float = 5.0, partitions: int = 2, hurries: bool = False
-    ) -> asyncio.Task[flows.FollowReply]:
+    ) -> asyncio.Task[flow_operations.FollowReply]:
         """Begin to wait for rows of some partitions."""
-        parts = tuple(flows.PartAt(partition, place) for partition, place in places)
-        asked = flows.FollowRequest("alerts", self.grant, parts, partitions, wait=wait, hurries=hurries)
+        parts = tuple(flow_operations.PartAt(partition, place) for partition, place in places)
+        asked = flow_operations.FollowRequest("alerts", self.grant, parts, partitions, wait=wait, hurries=hurries)
         return asyncio.create_task(self.ask(asked, "reader"))
 
     def place(self, n: int) -> Position:
@@ -112,18 +112,20 @@ class Target(Asking):
 
     async def begin(self, flow: str = "alerts", *, token: str = TOKEN, partitions: int = 4) -> Any:
         """Begin a flow as its driver does."""
-        asked = flows.BeginFlowRequest(flow, "orders", at(0), partitions, token=token, schema=schema(), parallelism=2)
+        asked = flow_operations.BeginFlowRequest(
+            flow, "orders", at(0), partitions, token=token, schema=schema(), parallelism=2
+        )
         return await self.ask(asked, "publisher")
 
     async def claim(self, *partitions: int, token: str = TOKEN, flow: str = "alerts") -> list[int]:
         """Claim as a task does; return the numbers of the claims."""
-        asked = flows.ClaimRequest(flow, "orders", LOG, partitions, token=token)
+        asked = flow_operations.ClaimRequest(flow, "orders", LOG, partitions, token=token)
         return [each.claim for each in (await self.ask(asked, "publisher")).cursors]
 
-    async def admit(self, partition: int, claim: int, *, token: str = TOKEN) -> flows.AdmitPartReply:
+    async def admit(self, partition: int, claim: int, *, token: str = TOKEN) -> flow_operations.AdmitPartReply:
         """Ask for a write id."""
-        asked = flows.AdmitPartRequest("alerts", token, partition, claim)
-        reply: flows.AdmitPartReply = await self.ask(asked, "publisher")
+        asked = flow_operations.AdmitPartRequest("alerts", token, partition, claim)
+        reply: flow_operations.AdmitPartReply = await self.ask(asked, "publisher")
         return reply
 
     def part(self, partition: int, claim: int, start: int, *, write_id: str | None = None, count: int = 2) -> Any:
@@ -131,12 +133,14 @@ class Target(Asking):
         parts = [(0, rows(0, start * 100 + partition * 10, count))] if count else []
         inline = write_id is None
         write_id, segments = written(self.topic.store, parts, inline=inline, write_id=write_id)
-        return flows.PartSeal(partition, claim, at(start), at(start + 1), write_id, len(segments)), segments
+        return flow_operations.PartSeal(partition, claim, at(start), at(start + 1), write_id, len(segments)), segments
 
-    def seal(self, *parts: Any, token: str = TOKEN) -> asyncio.Task[flows.SealPartsReply]:
+    def seal(self, *parts: Any, token: str = TOKEN) -> asyncio.Task[flow_operations.SealPartsReply]:
         """Begin to seal parts in one request."""
         segments = tuple(info for _, infos in parts for info in infos)
-        asked = flows.SealPartsRequest("alerts", "orders", LOG, tuple(part for part, _ in parts), segments, token=token)
+        asked = flow_operations.SealPartsRequest(
+            "alerts", "orders", LOG, tuple(part for part, _ in parts), segments, token=token
+        )
         return asyncio.create_task(self.ask(asked, "publisher"))
 
     async def places(self) -> list[int]:

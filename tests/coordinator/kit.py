@@ -14,7 +14,7 @@ from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.net.address import Endpoint
-from jobpipe.operations.publishing import OpenRequest
+from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.store.position import Position
 from jobpipe.store.seal import NewBatch
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree

@@ -17,10 +17,10 @@ from jobpipe.errors import (
     SpoolFull,
     TopicNotFound,
 )
-from jobpipe.operations import publishing
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.fields import RequestFor
-from jobpipe.operations.publishing import (
+from jobpipe.operations import publisher_operations
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.messages.message_fields import RequestFor
+from jobpipe.operations.publisher_operations import (
     NO_ROOM,
     BeginReply,
     BeginRequest,
@@ -341,7 +341,7 @@ def test_how_large_a_batch_may_be(
         with pytest.raises(RemoteProtocolError, match="of 0 rows"):  # which could fill the catalog
             await asking.beside(replace(request, segments=()))
         with monkeypatch.context() as patch:
-            patch.setattr(publishing, cap, value)
+            patch.setattr(publisher_operations, cap, value)
             with pytest.raises(RemoteProtocolError, match=said):
                 await asking.beside(request)
         assert (await asking.beside(request)).position.n == 2

@@ -28,9 +28,9 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations import flows
-from jobpipe.operations.ranges import News
-from jobpipe.operations.subscribing import PollRequest
+from jobpipe.operations import flow_operations
+from jobpipe.operations.range_messages import News
+from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.follow import PartReader
 from jobpipe.store.position import Position
@@ -201,7 +201,7 @@ def test_many_partitions_are_read_in_several_turns(world: World, monkeypatch: py
 
     async def work(source: Source) -> None:
         await source.put_all(0, partitions=2)
-        before, count = turns.calls, flows.MAX_PARTS // 2
+        before, count = turns.calls, flow_operations.MAX_PARTS // 2
         places = [(partition, source.place(0)) for partition in range(count)]
         tasks = [source.follow(*places, partitions=count) for _ in range(5)]
         for task in tasks:
@@ -345,9 +345,9 @@ def test_halt_ends_waits(world: World) -> None:
         tasks = [source.follow((number, source.place(0)), wait=20.0) for number in range(2)]
         await waits(*tasks)
         with pytest.raises(Fenced):
-            await source.ask(flows.HaltRequest(source.grant + 1), "subscriber", "alerts")
+            await source.ask(flow_operations.HaltRequest(source.grant + 1), "subscriber", "alerts")
         await waits(*tasks)
-        await source.ask(flows.HaltRequest(source.grant), "subscriber", "alerts")
+        await source.ask(flow_operations.HaltRequest(source.grant), "subscriber", "alerts")
         assert [(await answered(task)).over for task in tasks] == [True, True]
         assert (await answered(source.follow((0, source.place(0))))).over
 
@@ -402,7 +402,9 @@ def test_cursors_with_a_source_are_of_its_own_log(world: World) -> None:
 
     async def work(source: Source) -> None:
         def begin(topic: str, start: Position) -> Awaitable[Any]:
-            return source.ask(flows.BeginFlowRequest("alerts", topic, start, 2, grant=source.grant), "subscriber")
+            return source.ask(
+                flow_operations.BeginFlowRequest("alerts", topic, start, 2, grant=source.grant), "subscriber"
+            )
 
         with pytest.raises(NotAuthorized, match="reads topic 'invented'"):
             await begin("invented", source.place(0))
@@ -424,7 +426,7 @@ def test_what_a_reader_may_make_in_its_source_is_bounded(world: World) -> None:
             grant = (await topic.subscribers.grant(flow, "i", LINK, {"host": "a", "pid": 1})).grant
             if stands:
                 await topic.subscribers.first_position(flow, Boundary("earliest"), None, skip_removed=False)
-            asked = flows.BeginFlowRequest(flow, "orders", place, partitions, grant=grant)
+            asked = flow_operations.BeginFlowRequest(flow, "orders", place, partitions, grant=grant)
             return len((await source.ask(asked, "subscriber")).cursors)
 
         async def drop(flow: str) -> None:
@@ -438,7 +440,7 @@ def test_what_a_reader_may_make_in_its_source_is_bounded(world: World) -> None:
         assert await begin("one") == 2
         await source.put(0, partition=3, partitions=4)
         assert await begin("one", 4) == 4
-        claim = flows.ClaimRequest("one", "orders", topic.log_id, (0,), grant=1)
+        claim = flow_operations.ClaimRequest("one", "orders", topic.log_id, (0,), grant=1)
         await source.ask(claim, "reader")
         await drop("one")
         assert await begin("two") == 2
@@ -457,24 +459,27 @@ def test_what_a_reader_may_make_in_its_source_is_bounded(world: World) -> None:
 def test_a_flow_that_publishes_nothing_moves_its_cursors_by_its_grant(world: World) -> None:
     async def work(source: Source) -> None:
         log = source.topic.log_id
-        begin = flows.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant)
+        begin = flow_operations.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant)
         await source.ask(begin, "subscriber", "alerts")
         with pytest.raises(Fenced):
-            await source.ask(flows.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant + 1), "reader")
-        claim = flows.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
+            await source.ask(
+                flow_operations.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant + 1), "reader"
+            )
+        claim = flow_operations.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
         (cursor,) = (await source.ask(claim, "reader")).cursors
         head = await source.put(0, partition=0)
-        part = flows.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
-        seal = flows.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
+        part = flow_operations.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
+        seal = flow_operations.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
         with pytest.raises(Fenced):
-            await source.ask(flows.SealPartsRequest("alerts", "orders", log, (part,), grant=99), "reader")
+            await source.ask(flow_operations.SealPartsRequest("alerts", "orders", log, (part,), grant=99), "reader")
         (sealed,) = (await source.ask(seal, "reader")).parts
         assert (sealed.position, sealed.code, source.topic.head) == (head, "", head)
         write_id, segments = written(source.topic.store, [(0, rows(0, 1, 1))])
-        more = flows.PartSeal(0, cursor.claim, head, Position(log, 1, 2), write_id, len(segments))
+        more = flow_operations.PartSeal(0, cursor.claim, head, Position(log, 1, 2), write_id, len(segments))
         with pytest.raises(RemoteProtocolError, match="publishes nothing"):
             await source.ask(
-                flows.SealPartsRequest("alerts", "orders", log, (more,), tuple(segments), grant=source.grant), "reader"
+                flow_operations.SealPartsRequest("alerts", "orders", log, (more,), tuple(segments), grant=source.grant),
+                "reader",
             )
 
     scenario(Source, world, work)

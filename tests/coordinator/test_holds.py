@@ -11,7 +11,7 @@ from jobpipe.coordinator import subscribers
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import ConfigError, SpoolError, TopicNotFound
-from jobpipe.operations.administration import HoldReply, HoldRequest
+from jobpipe.operations.admin_operations import HoldReply, HoldRequest
 from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 from tests.coordinator.kit import DEADLINE, World, run, seal
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from jobpipe.discovery import repair
-from jobpipe.discovery.repair import repair_epoch
+from jobpipe.discovery import epoch_repair
+from jobpipe.discovery.epoch_repair import repair_epoch
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.store.recovery import RecoveryPoint
 from jobpipe.store.topic_log import TopicLog
@@ -103,7 +103,7 @@ def test_of_a_recovery_point(world: World, monkeypatch: pytest.MonkeyPatch, text
                 await host.open_topic("orders", order)
             assert len(caught.value.message) < 1000
             assert world.handlers[0].owner("orders") is None
-        monkeypatch.setattr(repair, "open_handler", lambda _: world.handler())
+        monkeypatch.setattr(epoch_repair, "open_handler", lambda _: world.handler())
         wiped = world.config(spool__dir=str(world.folder / "other"))
         shown = await asyncio.to_thread(repair_epoch, wiped, "orders", epoch=0, dry_run=True)
         assert shown.recovery_point is not None
@@ -124,7 +124,7 @@ def test_a_recovery_point_that_is_right_stays(world: World, monkeypatch: pytest.
     """S6: also where the epoch is repaired; and none goes while a publisher has the topic."""
 
     async def work() -> None:
-        monkeypatch.setattr(repair, "open_handler", lambda _: world.handler())
+        monkeypatch.setattr(epoch_repair, "open_handler", lambda _: world.handler())
         wiped = world.config(spool__dir=str(world.folder / "other"))
         world.tree.put(f"{NAMESPACE}.recovery/orders", POINT.to_text().encode())
         world.tree.put(f"{NAMESPACE}.epochs/orders", b"garbage")

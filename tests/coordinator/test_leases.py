@@ -14,7 +14,7 @@ from jobpipe.coordinator import topic_leases as module
 from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, SpoolError, TopicNotFound
 from jobpipe.net.servers.identity_quota import Budgets
-from jobpipe.operations.reading import LeaseRequest, lease_name
+from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from tests.coordinator.kit import Gate, World, run, seal
 
 

@@ -15,7 +15,7 @@ from jobpipe.coordinator.reader_answers import ReaderAnswers
 from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.errors import DataLoss, Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations.subscribing import PlanReply, PlanRequest
+from jobpipe.operations.subscriber_operations import PlanReply, PlanRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.store.shared_plans import PlanOrder, SharedPlans

@@ -13,12 +13,12 @@ from jobpipe.coordinator import topic as topic_module
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.service import ControlService
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, SpoolError, TopicOwned
 from jobpipe.net.servers.write_tokens import write_ticket
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.flows import AdmitPartRequest, ClaimRequest, SealPartsRequest
-from jobpipe.operations.publishing import (
+from jobpipe.operations.flow_operations import AdmitPartRequest, ClaimRequest, SealPartsRequest
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import (
     BeginReply,
     BeginRequest,
     CloseRequest,

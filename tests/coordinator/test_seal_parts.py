@@ -22,8 +22,8 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.net.servers.identity_quota import asking
-from jobpipe.operations import flows
-from jobpipe.operations.fields import Fields
+from jobpipe.operations import flow_operations
+from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import Cursors
 from jobpipe.store.database import Database
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_part_is_its_own_outcome(world: World) -> None:
                 target.part(0, new, 0),
                 target.part(1, 1, 5),
                 target.part(2, 1, 0, write_id="ab" * 8),
-                (flows.PartSeal(3, 0, at(3), at(2), "00"), []),
+                (flow_operations.PartSeal(3, 0, at(3), at(2), "00"), []),
             )
         )
         assert [part.code for part in reply.parts] == ["Fenced", "", "", "SpoolError", "RemoteProtocolError"]
@@ -241,7 +241,7 @@ def test_identities_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) ->
         claims = await target.claim(*range(4))
         gate, done = Gate(), []
 
-        def seal(whose: str, number: int, start: int) -> asyncio.Task[flows.SealPartsReply]:
+        def seal(whose: str, number: int, start: int) -> asyncio.Task[flow_operations.SealPartsReply]:
             asking.set(whose)
             task = target.seal(target.part(number, claims[number], start))
             task.add_done_callback(lambda _: done.append(f"{whose}{start}"))
@@ -310,16 +310,16 @@ def test_a_reset_ends_what_is_written(world: World) -> None:
     async def work(target: Target) -> None:
         (claim,) = await target.claim(0)
         await target.admit(0, claim)
-        reply = await target.ask(flows.ResetFlowRequest("alerts", dry_run=True), "admin")
+        reply = await target.ask(flow_operations.ResetFlowRequest("alerts", dry_run=True), "admin")
         assert reply.topics == ("orders",)
         assert await target.places() == [0, 0, 0, 0]
-        await target.ask(flows.ResetFlowRequest("alerts"), "admin")
+        await target.ask(flow_operations.ResetFlowRequest("alerts"), "admin")
         assert target.topic.flows.writing == set()
         for refused in (target.claim(0), target.admit(0, claim), target.seal(target.part(0, claim, 0))):
             with pytest.raises(FlowNotFound):
                 await refused
         with pytest.raises(FlowNotFound):
-            await target.ask(flows.ResetFlowRequest("alerts"), "admin")
+            await target.ask(flow_operations.ResetFlowRequest("alerts"), "admin")
         await target.begin()
         assert await target.claim(0) == [1]
 
@@ -362,17 +362,19 @@ def test_a_grant_gives_no_cursors_of_a_flow_that_publishes(world: World) -> None
 
         async def ask(name: str, log: str, start: Position, to: Position) -> list[Any]:
             asked: tuple[tuple[str, Fields], ...] = (
-                ("subscriber", flows.BeginFlowRequest("alerts", name, start, 1, grant=grant)),
-                ("subscriber", flows.CursorsRequest("alerts", name, log)),
-                ("reader", flows.ClaimRequest("alerts", name, log, (0,), grant=grant)),
+                ("subscriber", flow_operations.BeginFlowRequest("alerts", name, start, 1, grant=grant)),
+                ("subscriber", flow_operations.CursorsRequest("alerts", name, log)),
+                ("reader", flow_operations.ClaimRequest("alerts", name, log, (0,), grant=grant)),
                 (
                     "reader",
-                    flows.SealPartsRequest("alerts", name, log, (replace(moved, start=start, to=to),), grant=grant),
+                    flow_operations.SealPartsRequest(
+                        "alerts", name, log, (replace(moved, start=start, to=to),), grant=grant
+                    ),
                 ),
             )
             return [await _outcome(target.ask(request, role, "alerts")) for role, request in asked]
 
-        moved = flows.PartSeal(0, 1, at(0), at(1), "00" * 8)
+        moved = flow_operations.PartSeal(0, 1, at(0), at(1), "00" * 8)
         own = Position(topic.log_id, 0, 0)
         begun, cursors, claimed, sealed = await ask("alerts", topic.log_id, own, Position(topic.log_id, 1, 7))
         assert [len(each.cursors) for each in (begun, cursors, claimed)] == [1, 1, 1]
@@ -399,7 +401,7 @@ def test_a_flow_does_not_publish_what_it_reads(world: World) -> None:
 
     async def work(target: Target) -> None:
         for name, refused in (("orders", False), ("alerts", True)):
-            asked = flows.BeginFlowRequest("own", name, at(0), 1, token=TOKEN, schema=schema(), parallelism=2)
+            asked = flow_operations.BeginFlowRequest("own", name, at(0), 1, token=TOKEN, schema=schema(), parallelism=2)
             outcome = await _outcome(target.ask(asked, "publisher"))
             assert isinstance(outcome, ConfigError) is refused, outcome
 
@@ -416,7 +418,7 @@ def test_files_of_a_log_that_is_lost_are_given_up(world: World) -> None:
         assert len(target.topic.flows.writing) == 1
         again = Position("ff" * 8, 1, 0)
         await target.ask(
-            flows.BeginFlowRequest("alerts", "orders", again, 4, token=TOKEN, schema=schema()), "publisher"
+            flow_operations.BeginFlowRequest("alerts", "orders", again, 4, token=TOKEN, schema=schema()), "publisher"
         )
         assert target.topic.flows.writing == set()
 
@@ -471,7 +473,7 @@ def test_a_task_that_waited_for_room_and_died(world: World, seals: bool) -> None
         while (await answered(target.seal(target.part(0, claim, done, count=60)))).room:
             done += 1
         assert (await target.admit(0, claim)).full
-        cursors = flows.CursorsRequest("alerts", "orders", LOG)
+        cursors = flow_operations.CursorsRequest("alerts", "orders", LOG)
         assert (await target.ask(cursors, "publisher")).full
         assert topic.waiting is not None
         await topic.subscribers.acknowledge("reader", grant, topic.head)
@@ -490,16 +492,16 @@ def test_what_a_flow_does_in_its_source_is_no_room_there(world: World) -> None:
     async def work(source: Source) -> None:
         log = source.topic.log_id
         await source.ask(
-            flows.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant), "subscriber"
+            flow_operations.BeginFlowRequest("alerts", "orders", source.place(0), 2, grant=source.grant), "subscriber"
         )
-        claim = flows.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
+        claim = flow_operations.ClaimRequest("alerts", "orders", log, (0,), grant=source.grant)
         (cursor,) = (await source.ask(claim, "reader")).cursors
         head = await source.put(0, partition=0)
         source.topic._set_waiting("the spool is full")
-        part = flows.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
-        seal = flows.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
+        part = flow_operations.PartSeal(0, cursor.claim, source.place(0), head, "00" * 8)
+        seal = flow_operations.SealPartsRequest("alerts", "orders", log, (part,), grant=source.grant)
         assert (await source.ask(seal, "reader")).room
-        await source.ask(flows.CursorsRequest("alerts", "orders", log), "subscriber")
+        await source.ask(flow_operations.CursorsRequest("alerts", "orders", log), "subscriber")
         assert source.topic.waiting is not None
 
     scenario(Source, world, work)

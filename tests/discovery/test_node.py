@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.discovery import node
-from jobpipe.discovery.node import TravellingCredentials, on_this_node
+from jobpipe.discovery import node_overrides
+from jobpipe.discovery.node_overrides import TravellingCredentials, on_this_node
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.tls.certificates import ensure_home
@@ -40,9 +40,9 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         if name.startswith("JOBPIPE_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("JOBPIPE_CONFIG", os.devnull)
-    node.own_paths.cache_clear()
+    node_overrides.own_paths.cache_clear()
     yield
-    node.own_paths.cache_clear()
+    node_overrides.own_paths.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_nodes_own_paths_come_before_the_drivers(
         monkeypatch.setenv("JOBPIPE_CONFIG", str(file))
     assert on_this_node(Config(**NOWHERE), HERE) is not None
     with pytest.raises(ConfigError, match="/nowhere/ssl_ca"):
-        on_this_node(Config(**NOWHERE, pinned=frozenset(node.PER_NODE)), HERE)
+        on_this_node(Config(**NOWHERE, pinned=frozenset(node_overrides.PER_NODE)), HERE)
 
 
 def test_each_path_by_itself(files: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_missing_file_is_told_with_host_origin_and_remedy(
     assert "an option or spark.jobpipe.* of the application, and holds on every host" in told
     assert "leave jobpipe.ssl.key out of them" in told
     monkeypatch.setenv("JOBPIPE__SSL__KEY", str(gone))
-    node.own_paths.cache_clear()
+    node_overrides.own_paths.cache_clear()
     assert f"comes from the configuration of {host}: mend it" in complaint(config)
 
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from jobpipe.net.links.fork_guard import Owner
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import CloseReply, CloseRequest, OpenRequest
-from jobpipe.operations.ranges import News, PlannedRange
-from jobpipe.operations.subscribing import GrantRequest
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import CloseReply, CloseRequest, OpenRequest
+from jobpipe.operations.range_messages import News, PlannedRange
+from jobpipe.operations.subscriber_operations import GrantRequest
 from jobpipe.publisher import core
 from jobpipe.publisher.admission import BatchKey
 from jobpipe.publisher.core import Publisher

@@ -26,7 +26,7 @@ from jobpipe.config import Config
 from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.presence import Parent
 from jobpipe.coordinator.service import ControlService
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.link_timeouts import Timing

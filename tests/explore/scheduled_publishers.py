@@ -34,8 +34,8 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.net.address import Endpoint
-from jobpipe.operations.fields import R, RequestFor
-from jobpipe.operations.publishing import CloseRequest, SealRequest
+from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import CloseRequest, SealRequest
 from jobpipe.publisher import attach, channel, core, target
 from jobpipe.publisher.target import WriteTarget
 from tests.explore.interleave_steps import Changed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import JobpipeError
-from jobpipe.operations.control import CONTROL
+from jobpipe.operations.coordinator_operations import CONTROL
 from tests.explore.cancel import Case, draw, run_case, turn_of
 from tests.explore.cancel_clients import MODES, publish, subscribe
 from tests.explore.cancel_runs import explore

@@ -19,7 +19,7 @@ from jobpipe.coordinator.topic import ServedTopic
 from jobpipe.coordinator.topic_leases import TopicLeases
 from jobpipe.coordinator.topic_state import TopicState
 from jobpipe.net.links.async_link import Link
-from jobpipe.operations.reading import LeaseRequest, lease_name
+from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from jobpipe.store.database import Database
 from jobpipe.store.files import rewrite_file
 from jobpipe.store.tables import check_format

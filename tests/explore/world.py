@@ -29,7 +29,7 @@ from jobpipe.coordinator import host_servers, ownership
 from jobpipe.coordinator.host_servers import HostServers
 from jobpipe.coordinator.service import ControlService
 from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.store.files import SEGMENTS, file_name

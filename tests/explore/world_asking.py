@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jobpipe.errors import LinkClosed
-from jobpipe.operations.reading import lease_name
+from jobpipe.operations.reader_operations import lease_name
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.testing import SCHEMA

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.discovery.handler import map_registry_errors
+from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.store.batches import APPENDERS

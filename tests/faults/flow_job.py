@@ -4,9 +4,9 @@ import json
 import sys
 
 from jobpipe.config import load
-from jobpipe.flows.driver import Flow
-from jobpipe.flows.options import FlowOptions
-from jobpipe.flows.threads import ThreadRunner
+from jobpipe.flows.flow_driver import Flow
+from jobpipe.flows.flow_settings import FlowOptions
+from jobpipe.flows.task_threads import ThreadRunner
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing import SCHEMA
 

@@ -19,7 +19,7 @@ import yaml
 from pyarrow import csv
 
 from jobpipe.config import Config, load
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.pipelines.sessions import members
 from jobpipe.pipelines.snapshot import Snapshot

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import LinkError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink

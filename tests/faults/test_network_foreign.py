@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.discovery.locate import locate
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import FetchRange, fetch

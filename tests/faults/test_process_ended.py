@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from jobpipe.discovery.locate import Location, locate
+from jobpipe.discovery.topic_lookup import Location, locate
 from jobpipe.errors import RegistryUnavailable, TopicNotFound
 from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
 from tests.faults.rig import (

@@ -25,10 +25,10 @@ import pyarrow as pa
 from jobpipe.config import config_from_dict
 from jobpipe.coordinator.process import set_up_logging
 from jobpipe.errors import LinkError, WaitTimeout
-from jobpipe.flows.driver import Flow
-from jobpipe.flows.function import FlowContext
-from jobpipe.flows.options import FlowOptions
-from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.flow_driver import Flow
+from jobpipe.flows.flow_settings import FlowOptions
+from jobpipe.flows.flow_task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.user_function import FlowContext
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing.numbered_rows import SCHEMA
 

@@ -25,18 +25,16 @@ from types import TracebackType
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import JobpipeError
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.certificates import init_ca, issue
 from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
 from jobpipe.net.tls.tls_context import Credentials
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA
-from jobpipe.operations.fields import Fields, Nested, checks
-from jobpipe.operations.table import Operation
-from jobpipe.operations.values import (
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA
+from jobpipe.operations.messages.checked_values import (
     Bound,
     Check,
     Hidden,
@@ -48,6 +46,8 @@ from jobpipe.operations.values import (
     Truth,
     Whole,
 )
+from jobpipe.operations.messages.message_fields import Fields, Nested, checks
+from jobpipe.operations.messages.operation import Operation
 from jobpipe.wire import Hello
 from jobpipe.wire.wire_messages import ROLES
 from tests.operations.hostile import MISSING as LEFT_OUT

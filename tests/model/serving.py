@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.attach import CoordinatorProcess, attach, end_coordinators

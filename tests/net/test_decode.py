@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.errors import JobpipeError, LinkBroken, SegmentCorrupt
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.operations.data import PartHeader
+from jobpipe.operations.data_operations import PartHeader
 from jobpipe.subscriber.fetch import _decode
 from jobpipe.subscriber.part import PartSource
 

@@ -16,7 +16,7 @@ import pytest
 
 from jobpipe.config import load
 from jobpipe.coordinator.ownership import claim_topic
-from jobpipe.discovery.locate import TopicLocator, all_from_records, from_records
+from jobpipe.discovery.topic_lookup import TopicLocator, all_from_records, from_records
 from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocolError
 from jobpipe.net.address import Endpoint
 from jobpipe.subscriber.dialler import Dialler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jobpipe.operations.fields import Fields, checks
-from jobpipe.operations.values import Check, Items, Truth
+from jobpipe.operations.messages.checked_values import Check, Items, Truth
+from jobpipe.operations.messages.message_fields import Fields, checks
 from jobpipe.store.boundary import EARLIEST, Boundary
 from jobpipe.store.position import Position
 

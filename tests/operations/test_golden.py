@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA, PartHeader
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.page import operations_page, with_operations
-from jobpipe.operations.subscribing import PlanReply, PlanRequest
-from jobpipe.operations.table import Operation
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA, PartHeader
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.operation import Operation
+from jobpipe.operations.protocol_page import operations_page, with_operations
+from jobpipe.operations.subscriber_operations import PlanReply, PlanRequest
 
 TABLES = {"control": CONTROL, "data": DATA, "hostserver": HOSTSERVER}
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.operations.ranges import LostBatch, PlannedRange
+from jobpipe.operations.range_messages import LostBatch, PlannedRange
 from jobpipe.store.position import Position
 
 LOG = "0" * 16

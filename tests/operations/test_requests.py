@@ -10,15 +10,15 @@ import pytest
 
 from jobpipe.coordinator.service import ControlService
 from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, TopicNotFound, shown
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA
-from jobpipe.operations.fields import checks
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA
 from jobpipe.operations.hello import check_hello
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.publishing import OpenRequest, SealRequest
-from jobpipe.operations.reading import LeaseRequest, lease_name
-from jobpipe.operations.subscribing import GrantRequest, PollRequest
-from jobpipe.operations.table import Operation, Table, read_request
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.message_fields import checks
+from jobpipe.operations.messages.operation import Operation, Table, read_request
+from jobpipe.operations.publisher_operations import OpenRequest, SealRequest
+from jobpipe.operations.reader_operations import LeaseRequest, lease_name
+from jobpipe.operations.subscriber_operations import GrantRequest, PollRequest
 from jobpipe.wire import Hello, Request
 from tests.operations.hostile import PLACE, bad_requests, whole
 

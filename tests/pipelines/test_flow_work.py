@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import FlowFailed, JobpipeError
-from jobpipe.flows.options import FlowState, FlowStatus, PartitionStatus
+from jobpipe.flows.flow_settings import FlowState, FlowStatus, PartitionStatus
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.reports import Report, Reporter, read_report

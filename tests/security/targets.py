@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from jobpipe.errors import LinkBroken, RemoteProtocolError, SegmentCorrupt
 from jobpipe.net.address import Endpoint
-from jobpipe.operations.data import PartHeader
+from jobpipe.operations.data_operations import PartHeader
 from jobpipe.store.index import SegmentIndex, SegmentInfo
 from jobpipe.subscriber.checked import declared_size
 from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, Request, Side, Welcome

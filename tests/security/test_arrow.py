@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import RemoteProtocolError, SchemaMismatch, SegmentCorrupt, UnsupportedType
-from jobpipe.operations.data import PartHeader
+from jobpipe.operations.data_operations import PartHeader
 from jobpipe.store.segment import BOMB_FLOOR, MAX_DEPTH, SegmentWriter, check_schema
 from jobpipe.subscriber.checked import declared_size
 from jobpipe.subscriber.fetch import _decode

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import Location, locate
-from jobpipe.discovery.security import client_tls, credentials
+from jobpipe.discovery.configured_tls import client_tls, credentials
+from jobpipe.discovery.topic_lookup import Location, locate
 from jobpipe.errors import JobpipeError
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name

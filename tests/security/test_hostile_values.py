@@ -22,11 +22,11 @@ from jobpipe.errors import JobpipeError, LinkError, RemoteProtocolError
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.net.tls.tls_context import Credentials, client_context
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA
-from jobpipe.operations.fields import checks
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.table import Operation, Table
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.message_fields import checks
+from jobpipe.operations.messages.operation import Operation, Table
 from jobpipe.wire import Hello
 from jobpipe.wire.frames import Kind, crc_of, encode_header
 from tests.operations.hostile import MISSING, VALUES, bad_requests, whole

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import Admin
-from jobpipe.discovery.locate import locate
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.tls.certificates import NODE_LIFE, describe, init_ca, issue, renew
 from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
 from jobpipe.net.tls.revocation import revoke

@@ -31,10 +31,10 @@ from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.net.tls.certificates import issue
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.net.tls.tls_context import Credentials, client_context
-from jobpipe.operations.data import FetchRequest
-from jobpipe.operations.fields import Fields
-from jobpipe.operations.hostserver import ReadRequest
-from jobpipe.operations.reading import lease_name
+from jobpipe.operations.data_operations import FetchRequest
+from jobpipe.operations.host_operations import ReadRequest
+from jobpipe.operations.messages.message_fields import Fields
+from jobpipe.operations.reader_operations import lease_name
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
 from jobpipe.store.files import FileSegmentSink

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import jobpipe
-from jobpipe.discovery.handler import open_handler
+from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import PeerNotTrusted
 from jobpipe.net.address import Endpoint
 from jobpipe.net.servers.link_server import Server

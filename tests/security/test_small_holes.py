@@ -18,8 +18,8 @@ from jobpipe.net.links.socket_options import for_clients
 from jobpipe.net.servers import audit_log as auditing
 from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.tls.certificates import describe
-from jobpipe.operations.administration import DropLeaseRequest, DropRequest, MovedReply, SeekRequest
-from jobpipe.operations.control import CONTROL
+from jobpipe.operations.admin_operations import DropLeaseRequest, DropRequest, MovedReply, SeekRequest
+from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.store.boundary import LATEST
 from jobpipe.wire.codec import decode, encode
 from jobpipe.wire.frames import Kind

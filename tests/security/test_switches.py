@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import load
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import ConfigError, LinkEnded, LinkError, NotAuthorized
 from jobpipe.net.address import Endpoint, is_loopback, require_plaintext_allowed
 from jobpipe.net.links.blocking_link import BlockingLink

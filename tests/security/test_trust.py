@@ -11,11 +11,11 @@ import pytest
 
 from jobpipe.config import load
 from jobpipe.coordinator.access import require_operation
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ
 from jobpipe.net.tls.certificates import describe, issue
-from jobpipe.operations.subscribing import PollRequest
+from jobpipe.operations.subscriber_operations import PollRequest
 from tests.security.kit import World, full, settings
 
 REMOTE = {"registerserver.connect": "zk1:2181"}

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import jobpipe
 from jobpipe.errors import FlowFailed
-from jobpipe.flows.options import FlowState
+from jobpipe.flows.flow_settings import FlowState
 from jobpipe.testing import SCHEMA, Checker
 from tests.spark.kit import Place, until
 

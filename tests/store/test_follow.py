@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.errors import DataLoss
-from jobpipe.flows.source import Item, SourceReader
-from jobpipe.operations.flows import FollowedPart
+from jobpipe.flows.flow_source import Item, SourceReader
+from jobpipe.operations.flow_operations import FollowedPart
 from jobpipe.store.follow import Followed
 from jobpipe.store.position import Position
 from jobpipe.store.topic_log import TopicLog

@@ -13,8 +13,8 @@ import pytest
 
 from jobpipe.coordinator.segment_files import held_part
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
-from jobpipe.flows.source import Item, SourceReader
-from jobpipe.operations.flows import FollowedPart
+from jobpipe.flows.flow_source import Item, SourceReader
+from jobpipe.operations.flow_operations import FollowedPart
 from jobpipe.store.batches import division_of
 from jobpipe.store.follow import Followed
 from jobpipe.store.position import Position

@@ -205,7 +205,7 @@ def test_names_cannot_leave_the_directory(attempt: str) -> None:
         ("jobpipe.store.topic_log", "pyarrow"),
         ("jobpipe.store.reader", "pyarrow"),
         ("jobpipe.coordinator.data", "pyarrow"),
-        ("jobpipe.hostserver.service", "pyarrow"),
+        ("jobpipe.hostserver.host_handlers", "pyarrow"),
     ],
 )
 def test_what_is_never_loaded(module: str, never: str) -> None:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import jobpipe
 from benchmarks.side_by_side.transports.rows import BIG, copies
 from jobpipe.config import Config, load
-from jobpipe.discovery.locate import locate
-from jobpipe.discovery.security import client_tls
+from jobpipe.discovery.configured_tls import client_tls
+from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publisher.admission import BatchKey

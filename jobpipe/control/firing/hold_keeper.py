@@ -14,7 +14,7 @@ from jobpipe.control.repeated_work import RepeatedWork
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import HoldNotFound, JobpipeError
-from jobpipe.operations.administration import HoldReply
+from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.plural import counted
 from jobpipe.store.boundary import Boundary
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.config import Config, load
 from jobpipe.config.job_secrets import give
-from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
 from jobpipe.pipelines.checkpoint_owner import Owner, owner_of
 from jobpipe.pipelines.checkpoint_storage import claim

@@ -7,7 +7,7 @@ import time
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from jobpipe.flows.driver import Flow
+from jobpipe.flows.flow_driver import Flow
 from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.file_options import read_columns
 from jobpipe.pipelines.pipeline import Job

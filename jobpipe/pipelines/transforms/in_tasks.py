@@ -42,7 +42,7 @@ def require_returns(function: Callable[..., Any], name: str) -> None:
     Raises:
         ConfigError: it yields them, or is asynchronous.
     """
-    from jobpipe.flows.function import is_asynchronous  # which loads pyarrow
+    from jobpipe.flows.user_function import is_asynchronous  # which loads pyarrow
 
     for called in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - of an object, the method
         if inspect.isgeneratorfunction(called):

@@ -21,7 +21,7 @@ from session import session, started
 
 import jobpipe
 from jobpipe import JobPipeSink
-from jobpipe.operations.control import CONTROL
+from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.publisher import admission
 from jobpipe.testing import Journal, NumberedRows
 from tests.faults.points import FaultPoints

@@ -28,13 +28,13 @@ from jobpipe.errors import (
     UnsupportedType,
     WaitTimeout,
 )
-from jobpipe.flows.ends import FlowEnds
-from jobpipe.flows.options import FlowOptions, FlowState, FlowStatus, PartitionStatus
-from jobpipe.flows.task import TaskEnd, TaskOrder
+from jobpipe.flows.flow_endpoints import FlowEnds
+from jobpipe.flows.flow_settings import FlowOptions, FlowState, FlowStatus, PartitionStatus
+from jobpipe.flows.flow_task import TaskEnd, TaskOrder
 from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, backoff
-from jobpipe.operations.flows import MAX_PARTS
-from jobpipe.operations.ranges import News
+from jobpipe.operations.flow_operations import MAX_PARTS
+from jobpipe.operations.range_messages import News
 from jobpipe.store.cursors import Cursor
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import logging
 import socket
 
 from jobpipe.config import Config
-from jobpipe.discovery.security import credentials
+from jobpipe.discovery.configured_tls import credentials
 from jobpipe.errors import NotAuthorized
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ, AccessList, read_access

@@ -11,7 +11,7 @@ from typing import Any, cast
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.messages.message_fields import R, RequestFor
 
 
 async def ask(link: Link, request: RequestFor[R], *, timeout: float, job: str | None = None) -> R:

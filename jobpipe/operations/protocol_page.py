@@ -1,4 +1,4 @@
-"""The tables of operations in docs/protocol.md: ``python -m jobpipe.operations.page docs/protocol.md`` makes them."""
+"""The tables of operations in docs/protocol.md: ``python -m jobpipe.operations.protocol_page docs/protocol.md`` makes them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
 
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA, KeptPart, PartHeader
-from jobpipe.operations.fields import Fields, Nested, checks
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.table import EVERYBODY, Operation, Table
-from jobpipe.operations.values import Check, Items
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA, KeptPart, PartHeader
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.checked_values import Check, Items
+from jobpipe.operations.messages.message_fields import Fields, Nested, checks
+from jobpipe.operations.messages.operation import EVERYBODY, Operation, Table
 from jobpipe.wire.wire_messages import ROLES
 
 BEGIN = "<!-- made from the definitions in jobpipe/operations by `make docs`; do not edit -->\n"

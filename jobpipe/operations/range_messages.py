@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from jobpipe.operations.fields import (
-    MAX_PARTITION,
-    At,
-    Count,
-    Fields,
-    Flag,
-    Nested,
-    message,
-)
-from jobpipe.operations.values import Items, PositionValue, Text, Whole
+from jobpipe.operations.messages.checked_values import Items, PositionValue, Text, Whole
+from jobpipe.operations.messages.message_fields import MAX_PARTITION, At, Count, Fields, Flag, Nested, message
 from jobpipe.store.position import Position
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import (
 )
 
 from jobpipe.errors import RemoteProtocolError, shown
-from jobpipe.operations.values import (
+from jobpipe.operations.messages.checked_values import (
     Bound,
     Check,
     Encoded,
@@ -202,7 +202,7 @@ R = TypeVar("R", bound=Fields)
 
 @message
 class RequestFor(Fields, Generic[R]):
-    """A request that is answered by an R; :mod:`jobpipe.operations.calls` sends it.
+    """A request that is answered by an R; :mod:`jobpipe.operations.messages.calls` sends it.
 
     Attributes:
         op: the operation's name, as it stands in the request.

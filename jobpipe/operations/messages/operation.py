@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from jobpipe.errors import NotAuthorized, RemoteProtocolError, TopicNotFound, shown
-from jobpipe.operations.fields import Fields, R, RequestFor
+from jobpipe.operations.messages.message_fields import Fields, R, RequestFor
 from jobpipe.wire.wire_messages import ROLES, Request
 
 EVERYBODY = frozenset(ROLES) - {"appender"}  # an appender need not have the right to read

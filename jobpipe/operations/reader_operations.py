@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Self
 
-from jobpipe.operations.fields import (
+from jobpipe.operations.messages.checked_values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.messages.message_fields import (
     MAX_LEASE_SECONDS,
     MAX_PARTITION,
     MAX_WAIT_SECONDS,
@@ -29,8 +30,7 @@ from jobpipe.operations.fields import (
     Wait,
     message,
 )
-from jobpipe.operations.ranges import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
-from jobpipe.operations.values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.range_messages import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
 from jobpipe.store.boundary import Boundary, ReadLimits
 
 MAX_FITTING = 10_000  # schemas that a query says it can read

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.data import HeldPart, fill_held
-from jobpipe.operations.fields import (
+from jobpipe.operations.data_operations import HeldPart, fill_held
+from jobpipe.operations.messages.checked_values import Items, Text, Truth, Whole
+from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
     At,
@@ -30,9 +31,8 @@ from jobpipe.operations.fields import (
     Wait,
     message,
 )
-from jobpipe.operations.publishing import MAX_SEGMENTS, Admitted, Schema, SegmentObject, WriteId, segments_of
-from jobpipe.operations.ranges import Stop
-from jobpipe.operations.values import Items, Text, Truth, Whole
+from jobpipe.operations.publisher_operations import MAX_SEGMENTS, Admitted, Schema, SegmentObject, WriteId, segments_of
+from jobpipe.operations.range_messages import Stop
 from jobpipe.store.index import SegmentInfo
 from jobpipe_registry.names import MAX_PARALLELISM
 

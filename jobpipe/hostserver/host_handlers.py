@@ -11,17 +11,17 @@ from collections import Counter
 from typing import Any
 
 from jobpipe.coordinator.segment_files import map_range, receive_file
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import JobpipeError, SegmentCorrupt
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.write_tokens import log_place
-from jobpipe.operations import hostserver as ops
-from jobpipe.operations.control import CONTROL
-from jobpipe.operations.data import DATA, ServedReply
-from jobpipe.operations.fields import Fields, Nothing
+from jobpipe.operations import host_operations as ops
+from jobpipe.operations.coordinator_operations import CONTROL
+from jobpipe.operations.data_operations import DATA, ServedReply
 from jobpipe.operations.hello import check_hello
-from jobpipe.operations.hostserver import HOSTSERVER
-from jobpipe.operations.table import read_request
+from jobpipe.operations.host_operations import HOSTSERVER
+from jobpipe.operations.messages.message_fields import Fields, Nothing
+from jobpipe.operations.messages.operation import read_request
 from jobpipe.store.files import sync_directory
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.wire.wire_messages import Hello, Request, Welcome

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss
-from jobpipe.flows.links import ControlLink
-from jobpipe.operations.flows import FollowedPart, FollowRequest, PartAt
+from jobpipe.flows.task_links import ControlLink
+from jobpipe.operations.flow_operations import FollowedPart, FollowRequest, PartAt
 from jobpipe.store.position import Position
 from jobpipe.subscriber.fetch import Fetched, FetchRange, decode, fetch
 

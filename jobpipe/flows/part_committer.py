@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from jobpipe.errors import Fenced, FlowNotFound, SpoolFull, from_fault
-from jobpipe.flows.links import ControlLink
+from jobpipe.flows.task_links import ControlLink
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.flows import (
+from jobpipe.operations.flow_operations import (
     MAX_PARTS,
     AdmitPartReply,
     AdmitPartRequest,

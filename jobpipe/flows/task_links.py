@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 
 from jobpipe.config import Config
-from jobpipe.discovery.locate import Location
-from jobpipe.discovery.node import on_this_node
+from jobpipe.discovery.node_overrides import on_this_node
+from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import JobpipeError, LinkClosed, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts
-from jobpipe.operations.calls import ask_blocking
-from jobpipe.operations.fields import R, RequestFor
+from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.subscriber.fetch import look_up
 from jobpipe.wire.wire_messages import Hello
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from jobpipe.net.servers.access_list import PUBLISH, READ
-from jobpipe.operations.data import ServedRequest
-from jobpipe.operations.fields import (
+from jobpipe.operations.data_operations import ServedRequest
+from jobpipe.operations.messages.checked_values import Items, Number, Packed, SegmentFileName, Text
+from jobpipe.operations.messages.message_fields import (
     Count,
     Fields,
     FileName,
@@ -19,8 +20,7 @@ from jobpipe.operations.fields import (
     Secret,
     message,
 )
-from jobpipe.operations.table import EVERYBODY, Operation, table
-from jobpipe.operations.values import Items, Number, Packed, SegmentFileName, Text
+from jobpipe.operations.messages.operation import EVERYBODY, Operation, table
 from jobpipe.store.index import Chunk
 
 FILES_PAGE = 1000

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jobpipe.config import Config, node_settings
-from jobpipe.discovery.security import credentials
+from jobpipe.discovery.configured_tls import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.tls.tls_context import Credentials, latest_context

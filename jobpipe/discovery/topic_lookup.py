@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jobpipe.config import Config
 from jobpipe.config.keys.key_names import closest
-from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline

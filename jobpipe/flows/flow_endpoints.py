@@ -11,18 +11,18 @@ from functools import partial
 
 import pyarrow as pa
 
-from jobpipe.discovery.locate import TopicLocator
-from jobpipe.discovery.security import dial_tls
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
-from jobpipe.flows.options import FlowOptions
-from jobpipe.flows.schema import learned
-from jobpipe.flows.sealer import PART_BYTES, Publishes
-from jobpipe.flows.task import TaskOrder
-from jobpipe.operations.flows import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
-from jobpipe.operations.publishing import Schema
-from jobpipe.operations.ranges import News
-from jobpipe.operations.reading import Bounds, BoundsRequest, SchemaRequest
-from jobpipe.operations.subscribing import AckRequest, FirstRequest, PlanRequest, PollRequest
+from jobpipe.flows.flow_schema import learned
+from jobpipe.flows.flow_settings import FlowOptions
+from jobpipe.flows.flow_task import TaskOrder
+from jobpipe.flows.part_committer import PART_BYTES, Publishes
+from jobpipe.operations.flow_operations import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
+from jobpipe.operations.publisher_operations import Schema
+from jobpipe.operations.range_messages import News
+from jobpipe.operations.reader_operations import Bounds, BoundsRequest, SchemaRequest
+from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanRequest, PollRequest
 from jobpipe.publisher.core import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import Cursor, FlowKey

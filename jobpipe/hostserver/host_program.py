@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from jobpipe.config import Config
 from jobpipe.coordinator.process import handle_signals
-from jobpipe.discovery.hosts import HostDirectory
-from jobpipe.discovery.trust import Trust
+from jobpipe.discovery.host_lookup import HostDirectory
+from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import RegistryUnavailable
-from jobpipe.hostserver.service import HostService
+from jobpipe.hostserver.host_handlers import HostService
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.retry import backoff
 from jobpipe.net.servers.link_server import Server
-from jobpipe.operations.hostserver import KEEP_SECONDS
+from jobpipe.operations.host_operations import KEEP_SECONDS
 from jobpipe.store.hostfolder import HostFolder
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from jobpipe.operations.data import HeldPart, fill_held
-from jobpipe.operations.fields import (
+from jobpipe.operations.data_operations import HeldPart, fill_held
+from jobpipe.operations.messages.checked_values import Items, Number, PositionValue, SlotName, Text, Truth, Whole
+from jobpipe.operations.messages.message_fields import (
     MAX_WAIT_SECONDS,
     OMITTED,
     At,
@@ -23,8 +24,7 @@ from jobpipe.operations.fields import (
     Wait,
     message,
 )
-from jobpipe.operations.ranges import LostBatches, News, PlannedRange, SchemaId, Stop
-from jobpipe.operations.values import Items, Number, PositionValue, SlotName, Text, Truth, Whole
+from jobpipe.operations.range_messages import LostBatches, News, PlannedRange, SchemaId, Stop
 from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.position import Position
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from jobpipe.config import Config
-from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.net.address import Endpoint
 from jobpipe_registry.node_watch import Watch
 from jobpipe_registry.topic_records import RegisterRecord

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from jobpipe.operations.fields import (
+from jobpipe.operations.messages.checked_values import Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.messages.message_fields import (
     MAX_HOLD_SECONDS,
     OMITTED,
     Count,
@@ -18,9 +19,8 @@ from jobpipe.operations.fields import (
     Start,
     message,
 )
-from jobpipe.operations.publishing import MAX_REQUIRED
-from jobpipe.operations.reading import LeaseName
-from jobpipe.operations.values import Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.publisher_operations import MAX_REQUIRED
+from jobpipe.operations.reader_operations import LeaseName
 
 MAX_SECONDS = 1e12
 Seconds = Number(-MAX_SECONDS, MAX_SECONDS)

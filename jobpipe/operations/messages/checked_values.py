@@ -2,7 +2,7 @@
 
 Each check has the words that an error says of it (``expected``), takes a JSON value (``take``: it returns what the
 dataclass keeps, or raises ValueError), and gives the JSON value of what is kept (``give``). The fields of requests and
-replies carry their check in their annotation, see :class:`jobpipe.operations.fields.Fields`.
+replies carry their check in their annotation, see :class:`jobpipe.operations.messages.message_fields.Fields`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Self
 
 from jobpipe.config import Config, config_from_dict
 from jobpipe.errors import ConfigError, RemoteProtocolError
-from jobpipe.operations.fields import (
+from jobpipe.operations.messages.checked_values import AsItIs, Items, Named, Object, Text, Truth, Whole
+from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
     At,
@@ -30,7 +31,6 @@ from jobpipe.operations.fields import (
     message,
     take,
 )
-from jobpipe.operations.values import AsItIs, Items, Named, Object, Text, Truth, Whole
 from jobpipe.store.index import SegmentInfo, is_host_id
 from jobpipe.store.redriven import MARKS, SourceRow
 from jobpipe_registry.names import MAX_PARALLELISM

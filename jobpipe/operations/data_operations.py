@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.servers.access_list import PUBLISH, READ
-from jobpipe.operations.fields import (
+from jobpipe.operations.messages.checked_values import Packed, Text, Whole
+from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
     At,
@@ -23,8 +24,7 @@ from jobpipe.operations.fields import (
     Secret,
     message,
 )
-from jobpipe.operations.table import EVERYBODY, Operation, table
-from jobpipe.operations.values import Packed, Text, Whole
+from jobpipe.operations.messages.operation import EVERYBODY, Operation, table
 from jobpipe.store.index import Chunk
 
 

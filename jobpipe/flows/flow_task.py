@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from jobpipe.config import Config
 from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, SchemaMismatch, UnsupportedType
-from jobpipe.flows.function import Function, Setup, call, context_of, set_up
-from jobpipe.flows.links import ControlLink
-from jobpipe.flows.schema import Fitter
-from jobpipe.flows.sealer import FlowSealer, Publishes, Superseded
-from jobpipe.flows.source import Hurry, Over, Prefetch, Reshaped, SourceReader
-from jobpipe.operations.reading import SchemaRequest
+from jobpipe.flows.flow_schema import Fitter
+from jobpipe.flows.flow_source import Hurry, Over, Prefetch, Reshaped, SourceReader
+from jobpipe.flows.part_committer import FlowSealer, Publishes, Superseded
+from jobpipe.flows.task_links import ControlLink
+from jobpipe.flows.user_function import Function, Setup, call, context_of, set_up
+from jobpipe.operations.reader_operations import SchemaRequest
 from jobpipe.store.cursors import FlowKey
 from jobpipe.store.position import Position
 from jobpipe.subscriber.checked import parse_arrow_schema

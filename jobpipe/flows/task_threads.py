@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from jobpipe.flows.function import Function, Setup
-from jobpipe.flows.task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.flow_task import TaskEnd, TaskOrder, run_task
+from jobpipe.flows.user_function import Function, Setup
 
 
 class ThreadRunner:

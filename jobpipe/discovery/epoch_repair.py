@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.discovery.handler import map_registry_errors, open_handler
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RemoteProtocolError, TopicOwned
 from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
 from jobpipe.store.recovery import RecoveryPoint
