@@ -25,8 +25,8 @@ import pyarrow as pa
 
 import jobpipe
 from jobpipe.config import Config, config_from_dict
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.harness.processes import Harness
 
 BATCH_ROWS = 8_000

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from jobpipe.flows.flow_driver import Flow
     from jobpipe.flows.flow_settings import FlowState, FlowStatus, PartitionStatus
     from jobpipe.flows.user_function import FlowContext
-    from jobpipe.publisher.core import SealedBatch
-    from jobpipe.publisher.plain import PlainPublisher, publisher
+    from jobpipe.publishing.plain_publisher import PlainPublisher, publisher
+    from jobpipe.publishing.topic_publisher import SealedBatch
     from jobpipe.spark.await_end import await_end
     from jobpipe.spark.closing import close
     from jobpipe.spark.flow import flow, flow_test
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jobpipe.spark.session import session
     from jobpipe.spark.sink import JobPipeSink
     from jobpipe.spark.stopping import stoppable
-    from jobpipe.subscriber.client import Subscription, subscribe
+    from jobpipe.subscribing.python_client import Subscription, subscribe
 
 __all__ = [
     "Flow",
@@ -61,20 +61,20 @@ _HOME = {
     "FlowStatus": "jobpipe.flows.flow_settings",
     "JobPipeSink": "jobpipe.spark.sink",
     "PartitionStatus": "jobpipe.flows.flow_settings",
-    "PlainPublisher": "jobpipe.publisher.plain",
-    "SealedBatch": "jobpipe.publisher.core",
-    "Subscription": "jobpipe.subscriber.client",
+    "PlainPublisher": "jobpipe.publishing.plain_publisher",
+    "SealedBatch": "jobpipe.publishing.topic_publisher",
+    "Subscription": "jobpipe.subscribing.python_client",
     "await_end": "jobpipe.spark.await_end",
     "close": "jobpipe.spark.closing",
     "flow": "jobpipe.spark.flow",
     "flow_test": "jobpipe.spark.flow",
-    "publisher": "jobpipe.publisher.plain",
+    "publisher": "jobpipe.publishing.plain_publisher",
     "register": "jobpipe.spark.register",
     "run": "jobpipe.spark.run",
     "secret": "jobpipe.config.job_secrets",
     "session": "jobpipe.spark.session",
     "stoppable": "jobpipe.spark.stopping",
-    "subscribe": "jobpipe.subscriber.client",
+    "subscribe": "jobpipe.subscribing.python_client",
 }
 
 _NEED_SPARK = {"JobPipeSink", "await_end", "register", "session", "stoppable"}

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from jobpipe.config import Config, load
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.jvm import QUICK, quick_driver, quick_zookeeper
 from tests.parts import CORE, ROOT, RUN_AGAIN

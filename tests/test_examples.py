@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from jobpipe.config import Config
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.session import recommended_conf
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

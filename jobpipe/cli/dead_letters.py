@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jobpipe.operations.reader_operations import Bounds
     from jobpipe.pipelines.redriving import Letter, Outcome
     from jobpipe.store.redriven import SourceRow
-    from jobpipe.subscriber.fetch import Fetched
+    from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 SUFFIX = ".dead-letters"
 _MISSING = "give PIPELINE/JOB, or --file and JOB, or --topic"
@@ -370,7 +370,7 @@ class _Letters:
     ) -> Outcome:
         """Publish the rows of the letters again."""
         from jobpipe.pipelines.redriving import Redrive, letters_of
-        from jobpipe.publisher.appender import Appender
+        from jobpipe.publishing.appender import Appender
 
         def open_topic(name: str, query_id: str) -> Appender:
             self._spools.serve(name)

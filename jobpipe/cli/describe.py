@@ -13,7 +13,7 @@ from jobpipe.cli.leases import LEASE_COLUMNS, lease_row
 from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, seconds, size
 from jobpipe.cli.status import connection, holder, last_seen, position, publisher
 from jobpipe.plural import counted
-from jobpipe.publisher.newcomers import author
+from jobpipe.publishing.first_publish_check import author
 
 _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "RECONNECTS")
 

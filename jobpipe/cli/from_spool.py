@@ -10,8 +10,8 @@ from jobpipe.admin import Admin
 from jobpipe.cli.output import printable
 from jobpipe.config import Config
 from jobpipe.errors import TopicNotFound, TopicOwned
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.stand_in import StandIn
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.serving.spool_server import StandIn
 from jobpipe.store.files import check_topic
 from jobpipe.store.spools import has_spool
 

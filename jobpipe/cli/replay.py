@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobpipe.cli.topic_reader import TopicReader
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
-    from jobpipe.publisher.appender import Appender, NewRows, Shape
+    from jobpipe.publishing.appender import Appender, NewRows, Shape
     from jobpipe.store.position import Position
 
 log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class _Replay:
         )
 
     def run(self, start: Position, end: Position, name: str) -> _Done:
-        """Publish what lies between; raises as :meth:`jobpipe.publisher.appender.Appender.append`."""
+        """Publish what lies between; raises as :meth:`jobpipe.publishing.appender.Appender.append`."""
         done = _Done()
         if start == end:
             return done
@@ -221,7 +221,7 @@ class _Replay:
 
         An offset may have other rows where another epoch sealed it: in a spool that was restored from a copy.
         """
-        from jobpipe.publisher.appender import Appender
+        from jobpipe.publishing.appender import Appender
         from jobpipe.store.batches import APPENDERS
 
         what = json.dumps([self._topic, start.log, start.n, epoch, self._where, name])
@@ -251,9 +251,9 @@ class _Replay:
 
     def _made(self, number: int, piece: list[tuple[pa.RecordBatch, int]], shape: Shape) -> NewRows:
         """Return rows of a batch in the schema of the other topic."""
-        from jobpipe.publisher.appender import NewRows
-        from jobpipe.subscriber.casting import cast_batch
-        from jobpipe.subscriber.checked import parse_arrow_schema
+        from jobpipe.arrow.casting import cast_batch
+        from jobpipe.arrow.ipc_validation import parse_arrow_schema
+        from jobpipe.publishing.appender import NewRows
 
         schema = parse_arrow_schema(self._into, shape.arrow)
         where = f"topic {self._into!r}, rows of offset {number} of {self._topic}"
@@ -264,7 +264,7 @@ class _Replay:
         return NewRows(schema, made)
 
     def _require_fit(self, rows: pa.Schema, target: pa.Schema, number: int) -> None:
-        from jobpipe.subscriber.evolution import left_out, misfits
+        from jobpipe.arrow.arrow_evolution import left_out, misfits
 
         unknown = (f"{name}: {self._into} has no such column" for name in left_out(rows, target))
         wrong = [*misfits(rows, target), *unknown]
@@ -303,10 +303,10 @@ class _Replay:
                 self._make_target(start, end)
 
     def _make_target(self, start: Position, end: Position) -> None:
+        from jobpipe.arrow.ipc_validation import parse_arrow_schema
         from jobpipe.errors import TopicOwned
-        from jobpipe.publisher.attach import end_coordinators
-        from jobpipe.publisher.core import Publisher
-        from jobpipe.subscriber.checked import parse_arrow_schema
+        from jobpipe.publishing.coordinator_launcher import end_coordinators
+        from jobpipe.publishing.topic_publisher import Publisher
 
         partitions, arrow, spark = self._reader.shape(start, end)
         schema = parse_arrow_schema(self._topic, arrow)

@@ -24,8 +24,8 @@ def serve(settings: Settings, topic: str) -> None:
     running.
     """
     config = settings.config
-    from jobpipe.publisher.attach import end_coordinators
-    from jobpipe.publisher.stand_in import StandIn, check_spool
+    from jobpipe.publishing.coordinator_launcher import end_coordinators
+    from jobpipe.publishing.serving.spool_server import StandIn, check_spool
 
     check_spool(config, topic)
     with ExitStack() as stack:

@@ -91,7 +91,7 @@ def _batches(
         reader = stack.enter_context(TopicReader(config, topic))
         batches = reader.batches(starting or LATEST, timeout)
     else:
-        from jobpipe.subscriber.client import subscribe
+        from jobpipe.subscribing.python_client import subscribe
 
         subscription = stack.enter_context(subscribe(topic, name=name, starting=starting or COMMITTED, config=config))
         batches = subscription.batches(timeout)

@@ -24,13 +24,13 @@ from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
 from jobpipe.operations.subscriber_operations import PollRequest
-from jobpipe.publisher.appender import marked_rows
+from jobpipe.publishing.appender import marked_rows
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.store.redriven import SourceRow
-from jobpipe.subscriber.fetch import Fetched, fetch_plan
-from jobpipe.subscriber.lease import Held, held_while, lease_seconds
-from jobpipe.subscriber.questions import control_link
+from jobpipe.subscribing.fetching.part_fetch import Fetched, fetch_plan
+from jobpipe.subscribing.lease_renewal import Held, held_while, lease_seconds
+from jobpipe.subscribing.one_off_requests import control_link
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
@@ -23,13 +24,12 @@ from jobpipe.operations.publisher_operations import Schema
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, SchemaRequest
 from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanRequest, PollRequest
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.cursors import Cursor, FlowKey
 from jobpipe.store.position import Position
-from jobpipe.subscriber.checked import parse_arrow_schema
-from jobpipe.subscriber.follower import TopicFollower
-from jobpipe.subscriber.waiting import connect
+from jobpipe.subscribing.topic_follower import TopicFollower
+from jobpipe.subscribing.wait_log import connect
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from jobpipe.arrow.arrow_evolution import as_nullable, left_out, misfits
+from jobpipe.arrow.casting import cast_batch
 from jobpipe.errors import SchemaMismatch
-from jobpipe.subscriber.casting import cast_batch
-from jobpipe.subscriber.evolution import as_nullable, left_out, misfits
-from jobpipe.subscriber.fetch import Fetched
+from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.config import Config
 from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, SchemaMismatch, UnsupportedType
 from jobpipe.flows.flow_schema import Fitter
@@ -21,7 +22,6 @@ from jobpipe.flows.user_function import Function, Setup, call, context_of, set_u
 from jobpipe.operations.reader_operations import SchemaRequest
 from jobpipe.store.cursors import FlowKey
 from jobpipe.store.position import Position
-from jobpipe.subscriber.checked import parse_arrow_schema
 
 log = logging.getLogger(__name__)
 

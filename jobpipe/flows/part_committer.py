@@ -27,7 +27,7 @@ from jobpipe.operations.flow_operations import (
     PartSealed,
     SealPartsRequest,
 )
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.store.cursors import FlowKey
 from jobpipe.store.files import new_write_id
 from jobpipe.store.index import SegmentInfo

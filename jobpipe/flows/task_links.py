@@ -15,7 +15,7 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.messages.message_fields import R, RequestFor
-from jobpipe.subscriber.fetch import look_up
+from jobpipe.subscribing.fetching.part_fetch import look_up
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)

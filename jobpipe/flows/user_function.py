@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from jobpipe.arrow.missing_offsets import with_offsets
+from jobpipe.arrow.schema_validation import readable
 from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
-from jobpipe.publisher.offsets import with_offsets
-from jobpipe.publisher.readable import readable
-from jobpipe.subscriber.fetch import Fetched
+from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 _OURS = str(Path(__file__).parents[1])
 

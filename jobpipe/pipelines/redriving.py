@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, RowTooLarge, SchemaMismatch, TopicNotFound
 from jobpipe.pipelines.source_rows import RowReader
-from jobpipe.publisher.appender import Make, NewRows, Shape
+from jobpipe.publishing.appender import Make, NewRows, Shape
 from jobpipe.store.batches import APPENDERS
 from jobpipe.store.redriven import MARKS, SourceRow
-from jobpipe.subscriber.checked import parse_arrow_schema
-from jobpipe.subscriber.fetch import Fetched
+from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.pipelines.graph import TopicNode
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.stand_in import StandIn, check_spool
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.serving.spool_server import StandIn, check_spool
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.spark.versions import ReadAllAvailable, ReadLimit
 from jobpipe.store.boundary import ReadLimits
 from jobpipe.store.position import Position
-from jobpipe.subscriber.binding import SlotRange, bind
-from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.subscribing.fetching.part_fetch import FetchRange
+from jobpipe.subscribing.fetching.slot_binding import SlotRange, bind
 
 log = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.lease import Held, held_while, lease_seconds
-from jobpipe.subscriber.questions import ask_schema, control_link
-from jobpipe.subscriber.session import removed_before
+from jobpipe.subscribing.lease_renewal import Held, held_while, lease_seconds
+from jobpipe.subscribing.one_off_requests import ask_schema, control_link
+from jobpipe.subscribing.subscriber_session import removed_before
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 
 from jobpipe.config import load
-from jobpipe.publisher import opened
-from jobpipe.publisher.attach import parent_of
-from jobpipe.publisher.shared_topics import SharedTopic, TopicMark, shared_topics
+from jobpipe.publishing import open_publishers
+from jobpipe.publishing.coordinator_launcher import parent_of
+from jobpipe.publishing.serving.shared_topics import SharedTopic, TopicMark, shared_topics
 
 FORMAT = "jobpipe"
 PYTHON_TABLE = ".PythonTable"  # the class of sinks in Python; some of the others refuse to tell their names
@@ -97,7 +97,7 @@ def close(topic: str, final: bool = False) -> bool:
     Raises:
         JobpipeError: with ``final``: the end mark may be missing; call it again.
     """
-    found = opened.close(topic, final)
+    found = open_publishers.close(topic, final)
     for shared in written_topics():
         if shared.topic == topic:
             shared.close(final)

@@ -1,7 +1,7 @@
 """The rules of ``schemaEvolution`` and ``mergeSchema``: which published rows fit what is read, and what topics share.
 
 Pure functions of Spark's types; they decide by type, never by the values that happen to come. What they let pass,
-:mod:`jobpipe.subscriber.casting` casts without loss; the two are one rule in two places, and a property test holds them
+:mod:`jobpipe.arrow.casting` casts without loss; the two are one rule in two places, and a property test holds them
 together (tests/spark/test_evolution.py).
 """
 

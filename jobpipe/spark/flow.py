@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jobpipe.arrow.schema_validation import readable_schema, require_columns
 from jobpipe.config import Config, load_given
 from jobpipe.errors import ConfigError
 from jobpipe.flows.flow_driver import Flow, Runner
@@ -16,7 +17,6 @@ from jobpipe.flows.flow_schema import EVOLUTIONS
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.task_threads import ThreadRunner
 from jobpipe.flows.user_function import FlowContext, Function, Setup, call, is_asynchronous, set_up
-from jobpipe.publisher.readable import readable_schema, require_columns
 from jobpipe.store.boundary import Boundary
 from jobpipe_registry.names import MAX_PARALLELISM, check_name
 from jobpipe_registry.registry_errors import InvalidName

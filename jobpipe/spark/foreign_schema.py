@@ -1,6 +1,6 @@
 """Schemas as Spark's publishers give them: judged as plain JSON, before Spark builds types of them.
 
-It imports the class of a user-defined type. What passes here names none; :mod:`jobpipe.subscriber.checked` judges the
+It imports the class of a user-defined type. What passes here names none; :mod:`jobpipe.arrow.ipc_validation` judges the
 same schema as Arrow has it.
 """
 

@@ -9,7 +9,7 @@ from jobpipe.operations.reader_operations import CutReply, CutRequest
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
 from jobpipe.store.position import Position
-from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.subscribing.fetching.part_fetch import FetchRange
 
 AskCut = Callable[[str, CutRequest], CutReply]
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from jobpipe.errors import SchemaMismatch
 from jobpipe.spark.schema import arrow_schema
-from jobpipe.subscriber.fetch import Fetched, FetchRange
+from jobpipe.subscribing.fetching.part_fetch import Fetched, FetchRange
 
 METADATA = "_jobpipe"
 

@@ -14,7 +14,7 @@ from jobpipe.config.types.value_types import BadValueError
 from jobpipe.discovery.configured_tls import with_credentials
 from jobpipe.errors import ConfigError
 from jobpipe.spark.boundaries import Ends, ends
-from jobpipe.subscriber.matching import TopicPattern
+from jobpipe.subscribing.topic_patterns import TopicPattern
 
 OF = "format('jobpipe')"
 WITHOUT_NAME = (

@@ -2,7 +2,7 @@
 
 ``hash``, ``fixed`` and ``round-robin`` are Spark expressions. To add one, Spark must analyse and plan the rows again,
 which costs more than all else that the sink does with a small batch. So hashes of small batches are computed in the
-driver, by :mod:`jobpipe.publisher.numbering`, with the same result. A user's own function is called where the rows are
+driver, by :mod:`jobpipe.arrow.hash_partitioner`, with the same result. A user's own function is called where the rows are
 written: in the driver, or in the executors' tasks.
 """
 
@@ -18,8 +18,8 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
+from jobpipe.arrow.hash_partitioner import PartitionFunction, checked_numbers, described_hash, hash_numbers, is_hashable
 from jobpipe.errors import ConfigError
-from jobpipe.publisher.numbering import PartitionFunction, checked_numbers, described_hash, hash_numbers, is_hashable
 from jobpipe.spark.versions import is_collated
 
 NUMBER = "__jobpipe_partition"  # known by its place: a column of the user's own may have this name

@@ -8,14 +8,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from jobpipe.arrow.casting import cast_batch
 from jobpipe.spark.fitness import require_fit_in_task
 from jobpipe.spark.metadata import METADATA, metadata_column
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import arrow_schema
 from jobpipe.spark.workers import gc_freeze
-from jobpipe.subscriber.casting import cast_batch
-from jobpipe.subscriber.fetch import FetchRange, fetch
-from jobpipe.subscriber.lease import Held
+from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
+from jobpipe.subscribing.lease_renewal import Held
 
 
 class RangePartition(InputPartition):
@@ -32,7 +32,7 @@ def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -
 
     Raises:
         SchemaMismatch: a batch does not fit; names topic, offset and column.
-        DataLoss, SegmentCorrupt, LinkError: see :func:`jobpipe.subscriber.fetch.fetch`.
+        DataLoss, SegmentCorrupt, LinkError: see :func:`jobpipe.subscribing.fetching.part_fetch.fetch`.
     """
     gc_freeze()
     target = arrow_schema(schema)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobpipe.errors import ConfigError, JobpipeError
-from jobpipe.publisher.opened import OpenPublisher, open_publishers
+from jobpipe.publishing.open_publishers import OpenPublisher, open_publishers
 from jobpipe.spark.closing import topics_of, written_topics
 from jobpipe.spark.ending import FlowJob, RunningJob, end_jobs, job_of, wait_for
 from jobpipe.spark.signals import Signals

@@ -35,12 +35,12 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from jobpipe.arrow.ipc_validation import parse_arrow_schema
+from jobpipe.arrow.schema_validation import DIGITS as MAX_DIGITS
+from jobpipe.arrow.schema_validation import check_size, readable_schema
 from jobpipe.errors import UnsupportedType
-from jobpipe.publisher.readable import DIGITS as MAX_DIGITS
-from jobpipe.publisher.readable import check_size, readable_schema
 from jobpipe.spark.foreign_schema import parse_spark_schema
 from jobpipe.spark.versions import NEWER_TYPES, to_arrow_schema
-from jobpipe.subscriber.checked import parse_arrow_schema
 
 # Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
 # have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
@@ -128,7 +128,7 @@ def published_schema(topic: str, arrow: bytes, spark: str | None) -> StructType:
 
     Raises:
         UnsupportedType: its publisher was not, and Spark has no type for one of its columns; or what it says is refused
-            (:mod:`jobpipe.spark.foreign_schema`, :mod:`jobpipe.subscriber.checked`).
+            (:mod:`jobpipe.spark.foreign_schema`, :mod:`jobpipe.arrow.ipc_validation`).
     """
     if spark is not None:
         return parse_spark_schema(topic, spark)

@@ -16,15 +16,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from jobpipe.arrow.hash_partitioner import PartitionFunction
 from jobpipe.config import ConfigProblem, config_error, load
 from jobpipe.config.keys.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError
-from jobpipe.publisher import opened
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.core import Publisher, SealedBatch
-from jobpipe.publisher.newcomers import series_id
-from jobpipe.publisher.numbering import PartitionFunction
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing import open_publishers
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.batch_target import WriteTarget
+from jobpipe.publishing.first_publish_check import series_id
+from jobpipe.publishing.topic_publisher import Publisher, SealedBatch
 from jobpipe.spark.caller import calling_run
 from jobpipe.spark.checked_rows import CheckedRows, check_rows
 from jobpipe.spark.classic import require_classic, session_settings, this_session
@@ -141,9 +141,9 @@ class JobPipeSink:
         self._own_query = series_id(str(uuid.uuid4()), once=True)
         self._run: QueryRun | None = None  # the run that last published through this sink
         self._lock = threading.Lock()  # held while a batch is published
-        self.place = opened.place_of(self._config)
+        self.place = open_publishers.place_of(self._config)
         if values["replace"]:
-            opened.replace(topic, self._config)
+            open_publishers.replace(topic, self._config)
             for shared in written_topics():
                 if (shared.topic, shared.place) == (topic, self.place):
                     shared.give_way()
@@ -169,7 +169,7 @@ class JobPipeSink:
             application=(spark.sparkContext.appName or "") if spark else "",
             on_new_checkpoint=values["on_new_checkpoint"],
         )
-        opened.remember(self)
+        open_publishers.remember(self)
         if spark is not None:
             end_with_jvm(spark)
             check_session(spark.sparkContext)
@@ -263,7 +263,7 @@ class JobPipeSink:
 
     def close(self, final: bool = False) -> None:
         """Give the topic up; ``final`` seals an end mark first. Serving then goes on as ``coordinator.linger`` says."""
-        opened.forget(self)
+        open_publishers.forget(self)
         self._publisher.close(final)
 
     def give_way(self) -> None:

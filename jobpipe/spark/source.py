@@ -25,8 +25,8 @@ from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.spark.unlimited_reader import UnlimitedStreamReader
 from jobpipe.spark.user_errors import RefusedStream, hide_traceback
 from jobpipe.spark.versions import HAS_ADMISSION_CONTROL, require_admission_control
-from jobpipe.subscriber.matching import matching_schemas
-from jobpipe.subscriber.questions import published_schemas
+from jobpipe.subscribing.one_off_requests import published_schemas
+from jobpipe.subscribing.topic_patterns import matching_schemas
 
 if TYPE_CHECKING:
     from jobpipe.spark.writer import BatchWriter, StreamWriter

@@ -13,7 +13,7 @@ from typing import Any
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store.boundary import LATEST, Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 
 log = logging.getLogger(__name__)
 

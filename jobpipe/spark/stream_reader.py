@@ -34,7 +34,7 @@ from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.spark.versions import ReadLimit, SupportsTriggerAvailableNow
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 
 log = logging.getLogger(__name__)
 

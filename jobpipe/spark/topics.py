@@ -17,8 +17,8 @@ from jobpipe.spark.fitness import STREAM, SchemaJudge
 from jobpipe.spark.options import SourceOptions
 from jobpipe.store.boundary import COMMITTED, EARLIEST, Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.matching import TopicFinder
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.subscriber_session import SubscriberSession
+from jobpipe.subscribing.topic_patterns import TopicFinder
 
 log = logging.getLogger(__name__)
 

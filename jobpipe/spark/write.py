@@ -17,15 +17,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.taskcontext import TaskContext
 
+from jobpipe.arrow.casting import cast_batch
+from jobpipe.arrow.missing_offsets import with_offsets
+from jobpipe.arrow.schema_validation import require_readable
 from jobpipe.errors import WaitTimeout
-from jobpipe.publisher.offsets import with_offsets
-from jobpipe.publisher.readable import require_readable
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.spark.collecting import collect_rows
 from jobpipe.spark.partitioner import Partitioner, unnamed
 from jobpipe.spark.workers import gc_freeze
 from jobpipe.store.index import SegmentInfo
-from jobpipe.subscriber.casting import cast_batch
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ Spark runs a writer in processes that it starts and ends as it likes. One of the
 micro-batch and pickles it into the tasks; another one of the driver commits. None of them has a session, and only the
 tasks are told which query and batch it is. So the first process prepares a batch, the tasks write it and say whose it
 is, and the second one seals it. The topic belongs to the coordinator of the driver's JVM, and is served as long as that
-lives (:mod:`jobpipe.publisher.shared_coordinator`). Seen in PySpark 4.0.5, 4.1.4, 4.2.1 and 4.3.0.
+lives (:mod:`jobpipe.publishing.serving.shared_coordinator`). Seen in PySpark 4.0.5, 4.1.4, 4.2.1 and 4.3.0.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
+from jobpipe.arrow.missing_offsets import with_offsets
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import Fenced, SpoolError, UnsupportedType
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import parent_of, this_process
-from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.newcomers import series_id
-from jobpipe.publisher.offsets import with_offsets
-from jobpipe.publisher.opened import place_of
-from jobpipe.publisher.shared_topics import TopicMark, open_shared
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.batch_target import WriteTarget
+from jobpipe.publishing.coordinator_launcher import parent_of, this_process
+from jobpipe.publishing.first_publish_check import series_id
+from jobpipe.publishing.open_publishers import place_of
+from jobpipe.publishing.serving.shared_topics import TopicMark, open_shared
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.checked_rows import check_rows
 from jobpipe.spark.launched import jvm_above
 from jobpipe.spark.schema import arrow_schema, check_types
@@ -266,7 +266,7 @@ def publisher_of(options: WriterOptions) -> Publisher:
     """Return this process's publisher of a topic, one of those that together are the driver's.
 
     Raises:
-        TopicOwned, RegistryUnavailable, ConfigError: as :class:`jobpipe.publisher.core.Publisher`.
+        TopicOwned, RegistryUnavailable, ConfigError: as :class:`jobpipe.publishing.topic_publisher.Publisher`.
     """
     key = (os.getpid(), options.topic, place_of(options.config))  # a fork must not share
     wanted = options.settings

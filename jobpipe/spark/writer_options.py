@@ -69,7 +69,7 @@ class WriterOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the topic is opened with: arguments of :class:`jobpipe.publisher.core.Publisher`."""
+        """What the topic is opened with: arguments of :class:`jobpipe.publishing.topic_publisher.Publisher`."""
         return {
             "config": self.config,
             "name": self.name,

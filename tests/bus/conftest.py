@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from tests.bus.kit import MARK, Bus, Driver, kill, marked, until
 
 

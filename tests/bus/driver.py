@@ -11,8 +11,8 @@ from typing import Any
 import jobpipe
 from jobpipe.config import Config, load
 from jobpipe.errors import to_fault
-from jobpipe.publisher.core import Publisher
-from jobpipe.subscriber.client import Subscription
+from jobpipe.publishing.topic_publisher import Publisher
+from jobpipe.subscribing.python_client import Subscription
 from jobpipe.testing import Journal, NumberedRows
 from tests.bus.kit import coordinator_of, publish
 

@@ -24,8 +24,8 @@ from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import JobpipeError, from_fault
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name
-from jobpipe.publisher.core import Publisher, SealedBatch
-from jobpipe.subscriber.client import Subscription
+from jobpipe.publishing.topic_publisher import Publisher, SealedBatch
+from jobpipe.subscribing.python_client import Subscription
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.wire_messages import Hello
 

@@ -8,8 +8,8 @@ import pytest
 
 from jobpipe.errors import DuplicateCall, SpoolFull
 from jobpipe.operations.coordinator_operations import CONTROL
-from jobpipe.publisher import admission
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing import batch_admission
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, kill, publish
 
@@ -60,9 +60,9 @@ def test_an_old_admission_is_void(bus: Bus, monkeypatch: pytest.MonkeyPatch, ope
     ops = asked(publisher, monkeypatch)
     publish(publisher, rows, bus.journal, [0])
     with monkeypatch.context() as patch:
-        patch.setattr(admission, "ADMISSION_SECONDS", 0.0)
+        patch.setattr(batch_admission, "ADMISSION_SECONDS", 0.0)
         publish(publisher, rows, bus.journal, [1])
-    monkeypatch.setattr(admission, "ADMISSION_SECONDS", PATIENCE)
+    monkeypatch.setattr(batch_admission, "ADMISSION_SECONDS", PATIENCE)
     first = publisher.coordinator
     kill(first.process.pid)
     assert first.ended(PATIENCE)

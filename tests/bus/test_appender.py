@@ -11,9 +11,9 @@ import pytest
 
 from jobpipe.config import Config
 from jobpipe.errors import AlreadyRedriven, JobpipeError, RowTooLarge
-from jobpipe.publisher.appender import Appender, Make, NewRows, Shape
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.stand_in import StandIn
+from jobpipe.publishing.appender import Appender, Make, NewRows, Shape
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.serving.spool_server import StandIn
 from jobpipe.store.batches import APPENDERS
 from jobpipe.store.redriven import SourceRow
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
@@ -146,7 +146,7 @@ def test_a_batch_that_is_too_large(bus: Bus, monkeypatch: pytest.MonkeyPatch) ->
     publish(bus.publisher(), rows, bus.journal, [0])
     with appender(bus.config(), bus.topic) as beside:
         with monkeypatch.context() as patch:
-            patch.setattr("jobpipe.publisher.appender.MAX_APPENDED", 1000)
+            patch.setattr("jobpipe.publishing.appender.MAX_APPENDED", 1000)
             with pytest.raises(RowTooLarge) as refused:
                 beside.append(1, rows_of(rows, 1))
         on_page(refused.value, "RowTooLarge: topic '…': rows that are published next to its publisher come in batches")

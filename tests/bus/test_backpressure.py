@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, SpoolFull, WaitTimeout
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
 from tests.troubleshooting import on_page
@@ -200,10 +200,13 @@ def test_acks_all_without_anybody_to_wait_for(bus: Bus, changes: dict[str, str],
 @pytest.mark.slow
 def test_who_waits_says_for_whom(bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Promise 4: the publisher waits, naming the slow subscription; also to those who do not ask."""
-    monkeypatch.setattr("jobpipe.publisher.messages.FIRST_SECONDS", 0.3)
+    monkeypatch.setattr("jobpipe.publishing.publisher_log.FIRST_SECONDS", 0.3)
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher({"acks": "all", "acks.timeout": "2s"}, required_subscribers="billing")  # no list needed
-    with caplog.at_level(logging.WARNING, "jobpipe.publisher.messages"), pytest.raises(WaitTimeout, match="billing"):
+    with (
+        caplog.at_level(logging.WARNING, "jobpipe.publishing.publisher_log"),
+        pytest.raises(WaitTimeout, match="billing"),
+    ):
         publisher.seal("q", 0, rows.tables(0), run_id="r1")
     (record,) = caplog.records
     assert "not yet acknowledged by billing" in record.getMessage()

@@ -14,7 +14,7 @@ import pytest
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
 from jobpipe.store.boundary import EARLIEST, Boundary, ReadLimits
 from jobpipe.store.reader import CatalogReader
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import SCHEMA
 from tests.bus.kit import PATIENCE, named_link, until
 from tests.bus.query import Query, read_once

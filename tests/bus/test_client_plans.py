@@ -20,9 +20,9 @@ from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import FirstReply, FirstRequest, PlanReply, PlanRequest
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
-from jobpipe.subscriber import client, follower
-from jobpipe.subscriber.client import Subscription
-from jobpipe.subscriber.follower import FollowerState, TopicFollower
+from jobpipe.subscribing import python_client, topic_follower
+from jobpipe.subscribing.python_client import Subscription
+from jobpipe.subscribing.topic_follower import FollowerState, TopicFollower
 
 GOLDEN = Path(__file__).parents[1] / "operations" / "golden" / "control.json"
 LOCATOR = SimpleNamespace(session_timeout=1.0)
@@ -88,8 +88,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[PlanReply]:
         plans.append(plan)
         yield SimpleNamespace(batch=ROWS, header=SimpleNamespace(n=0, epoch=1))
 
-    monkeypatch.setattr(client, "fetch_plan", fetch_plan)
-    monkeypatch.setattr(client, "connect", lambda *what, **how: None)
+    monkeypatch.setattr(python_client, "fetch_plan", fetch_plan)
+    monkeypatch.setattr(python_client, "connect", lambda *what, **how: None)
     return plans
 
 
@@ -153,7 +153,7 @@ def test_without_a_link_the_first_plan_does_not_wait(
 ) -> None:
     """A link is waited for first: without end, or no longer than ``read.timeout`` if the caller has a timeout."""
     patience: list[bool] = []
-    monkeypatch.setattr(client, "connect", lambda *what, patient: patience.append(patient))
+    monkeypatch.setattr(python_client, "connect", lambda *what, patient: patience.append(patient))
     answers = Answers(replace(OVER, start=START, end=START, news=None))
     answers.state = FollowerState.RECONNECTING
     assert read(config, answers, timeout) == 0
@@ -196,7 +196,7 @@ def linked(monkeypatch: pytest.MonkeyPatch, error: Exception, ended: Exception |
         await asyncio.sleep(0)
         raise error
 
-    monkeypatch.setattr(follower, "ask", ask)
+    monkeypatch.setattr(topic_follower, "ask", ask)
     made = TopicFollower("orders", "a", locator=cast("Any", LOCATOR), tls=lambda _: None, polls=False)
     link = FakeLink(made, ended)
     made._link, made._state = cast("Any", link), FollowerState.CONNECTED
@@ -234,7 +234,7 @@ def test_a_link_that_does_not_close_keeps_no_program(
 ) -> None:
     """What ends the program, as Ctrl-C, is not replaced by that."""
     made, link = linked(monkeypatch, LinkTimeout("no answer"))
-    monkeypatch.setattr(follower, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(topic_follower, "CLOSE_SECONDS", 0.05)
     monkeypatch.setattr(link, "close", lambda reason: asyncio.Event().wait())
     made.close()
     assert made.state is FollowerState.CLOSED

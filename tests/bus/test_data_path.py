@@ -20,13 +20,13 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.net.tls.peer_names import topic_server_name
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.batch_target import WriteTarget
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.files import write_id_of
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.position import Position
-from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire import frames
 from jobpipe.wire.wire_messages import Hello

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from jobpipe.errors import LinkClosed, WaitTimeout
-from jobpipe.publisher import core
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing import topic_publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, data_process_of, publish, read, until
 
@@ -81,7 +81,7 @@ def test_an_end_before_the_answer_is_read_opens_nothing_again(own_bus: Bus, monk
         guard.join(PATIENCE)
         assert not guard.is_alive()
 
-    monkeypatch.setattr(core, "closing_warning", read_late)
+    monkeypatch.setattr(topic_publisher, "closing_warning", read_late)
     publisher.close()
     assert publisher.coordinator.process is process
 

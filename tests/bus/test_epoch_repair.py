@@ -14,7 +14,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.epoch_repair import repair_epoch
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import ConfigError, TopicOwned
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe_registry.nodes import SetData
 from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler

@@ -10,7 +10,7 @@ from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import Bus, publish, read
 from tests.troubleshooting import on_page
 
-LINES = "jobpipe.publisher.core"
+LINES = "jobpipe.publishing.topic_publisher"
 
 
 @pytest.mark.slow

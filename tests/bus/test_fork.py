@@ -19,7 +19,7 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ForkedProcess
-from jobpipe.publisher.admission import BatchKey
+from jobpipe.publishing.batch_admission import BatchKey
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of
 from tests.troubleshooting import on_page
 
@@ -113,7 +113,7 @@ def test_the_publisher_below_a_sink(bus: Bus) -> None:
 @pytest.mark.slow
 def test_a_fork_opens_its_own(bus: Bus) -> None:
     """Though a thread that it does not have held the locks of what is open in a process."""
-    from jobpipe.publisher import attach, opened
+    from jobpipe.publishing import coordinator_launcher, open_publishers
 
     other = f"{bus.topic}-other"
 
@@ -122,10 +122,10 @@ def test_a_fork_opens_its_own(bus: Bus) -> None:
             with jobpipe.publisher(other, schema=SCHEMA, config=bus.config()) as own:
                 return [own.write([{"n": n}]).position.n for n in range(2)]
         finally:
-            attach.end_coordinators()
+            coordinator_launcher.end_coordinators()
 
     publisher = bus.publisher()
-    with opened._lock, attach._lock:
+    with open_publishers._lock, coordinator_launcher._lock:
         assert in_fork(child) == [1, 2]
         assert publisher.seal("q", 0, [pa.table({"n": [1]})]).position.n == 1
 
@@ -188,7 +188,7 @@ def test_a_fork_that_ends_as_programs_do(bus: Bus, module_settings: dict[str, st
             import jobpipe, pyarrow as pa
             topic, settings = sys.argv[1], json.loads(sys.argv[2])
             from jobpipe.config import load
-            from jobpipe.publisher.attach import end_coordinators
+            from jobpipe.publishing.coordinator_launcher import end_coordinators
 
             config = load(overrides=settings, environ={})
             with jobpipe.publisher(topic, required_subscribers="all", config=config) as orders:

@@ -21,8 +21,8 @@ from jobpipe.errors import (
     TopicNotFound,
     WaitTimeout,
 )
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.stand_in import StandIn
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.serving.spool_server import StandIn
 from jobpipe.store.boundary import Boundary
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish, read, until

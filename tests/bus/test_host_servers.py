@@ -24,13 +24,13 @@ from jobpipe.cli.main import cli
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss, HostAway, SegmentCorrupt, SpoolError, WaitTimeout
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
-from jobpipe.subscriber import fetch as fetch_module
-from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscribing.fetching import part_fetch as fetch_module
+from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.hosts import HostServer
 from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, kill, named_link, read, until
@@ -120,7 +120,7 @@ def test_segments_stay_where_they_were_written(place: Place) -> None:
 def test_a_task_of_another_user_uploads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may not write into the server's folder: then the server writes."""
     publisher = place.publisher(HOST)
-    monkeypatch.setattr("jobpipe.publisher.nearby._is_ours", lambda place: False)
+    monkeypatch.setattr("jobpipe.publishing.local_host_server._is_ours", lambda place: False)
     place.publish(publisher, 0, place.a)
     assert len(place.a.files()) == 1
     assert place.a.files()[0].stat().st_mode & 0o077 == 0

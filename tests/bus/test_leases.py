@@ -19,8 +19,8 @@ from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.reader_operations import lease_name
 from jobpipe.spark.source import JobPipeDataSource
-from jobpipe.subscriber import lease as lease_keeping
-from jobpipe.subscriber.lease import Held, held_while
+from jobpipe.subscribing import lease_renewal as lease_keeping
+from jobpipe.subscribing.lease_renewal import Held, held_while
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, until
 from tests.bus.test_discovery import greet

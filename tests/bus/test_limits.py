@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.limits import MicroBatchLimits
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.store.boundary import ReadLimits

@@ -14,8 +14,8 @@ import pytest
 from jobpipe.coordinator.subscribers import UNDECIDED_SECONDS
 from jobpipe.errors import ConfigError, Fenced, NameTaken
 from jobpipe.store.boundary import EARLIEST, LATEST
-from jobpipe.subscriber.client import Subscription
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.python_client import Subscription
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, named_link, publish, read, stopped, until
 from tests.troubleshooting import on_page

@@ -77,11 +77,11 @@ def test_what_has_no_checkpoint_is_not_told(bus: Bus, caplog: pytest.LogCaptureF
 def test_a_plain_publisher_is_no_query(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     """By its name, and without advice that holds for checkpoints."""
     table = pa.table({"a": [1]})
-    with caplog.at_level(logging.WARNING, "jobpipe.publisher.newcomers"):
+    with caplog.at_level(logging.WARNING, "jobpipe.publishing.first_publish_check"):
         for name in ("till-7", None, "till-8"):
             with jobpipe.publisher(bus.topic, name=name, config=bus.config()) as publisher:
                 publisher.write(table, batch_id=None if name is None else 0)
-    (record,) = [record for record in caplog.records if record.name == "jobpipe.publisher.newcomers"]
+    (record,) = [record for record in caplog.records if record.name == "jobpipe.publishing.first_publish_check"]
     assert record.getMessage() == (
         f"topic {bus.topic!r}: publisher till-8 publishes here for the first time, after an unnamed publisher, whose "
         "last batch is 1 (up to offset 2). Batch ids belong to a name: if it is the same program under another name, "

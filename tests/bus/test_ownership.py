@@ -12,8 +12,8 @@ import pytest
 
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import Fenced, SpoolError, TopicOwned, WaitTimeout
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, alive, coordinator_of, kill, publish, read, stopped, until
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import jobpipe
+from jobpipe.arrow import schema_validation
 from jobpipe.config import Config
 from jobpipe.errors import (
     ConfigError,
@@ -28,8 +29,7 @@ from jobpipe.errors import (
     UnsupportedType,
     WaitTimeout,
 )
-from jobpipe.publisher import readable
-from jobpipe.publisher.plain import PlainPublisher
+from jobpipe.publishing.plain_publisher import PlainPublisher
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, kill, until
 from tests.troubleshooting import on_page
@@ -167,7 +167,7 @@ def test_what_no_subscriber_could_read_is_refused(
     bus: Bus, opened: Any, monkeypatch: pytest.MonkeyPatch, rows: Any, error: type[Exception], why: str
 ) -> None:
     """P5, P6, P7, P9: where it is written, with what to do; the next batch is published and read."""
-    monkeypatch.setattr(readable, "ROW_MAX", 4096)
+    monkeypatch.setattr(schema_validation, "ROW_MAX", 4096)
     orders = opened(name="importer")
     with pytest.raises(error, match=f"^topic {bus.topic!r}.*{why}"):
         orders.write(rows, batch_id=1)
@@ -299,9 +299,9 @@ def test_replace_and_close_by_name(bus: Bus, opened: Any) -> None:
 
 def test_the_package_is_the_function() -> None:
     """``jobpipe.publisher`` is both; importing a part of the package takes the function from nobody."""
-    import jobpipe.publisher.core
+    import jobpipe.publishing.topic_publisher
 
-    assert jobpipe.publisher.core.Publisher
+    assert jobpipe.publishing.topic_publisher.Publisher
     assert "batch_id" not in inspect.signature(jobpipe.publisher).parameters
     assert list(inspect.signature(jobpipe.publisher).parameters)[:2] == ["topic", "schema"]
 

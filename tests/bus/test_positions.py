@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from jobpipe.errors import DataLoss
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, ReadLimits
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from jobpipe.errors import ConfigError, DataLoss, Fenced, JobpipeError, SchemaMismatch
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.database import Database
 from jobpipe.store.files import CATALOG
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows

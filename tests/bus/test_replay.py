@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, SegmentCorrupt
-from jobpipe.publisher.admission import BatchKey
+from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until
 from tests.troubleshooting import on_page

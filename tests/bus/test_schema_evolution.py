@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError, SchemaMismatch, UnsupportedType
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import spark_schema
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.spark.stream_reader import JobPipeStreamReader
 from jobpipe.spark.user_errors import RefusedStream
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 from tests.bus.kit import Bus
 from tests.bus.query import Query
 from tests.troubleshooting import on_page

@@ -24,11 +24,11 @@ from jobpipe.config.home_folder import make_home
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.operations.publisher_operations import MAX_WRITERS
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import CoordinatorProcess, parent_of, this_process
-from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.shared_coordinator import FOLDER, attach_for, end_shared, file_of
-from jobpipe.publisher.shared_topics import TopicMark, opener_of
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.coordinator_launcher import CoordinatorProcess, parent_of, this_process
+from jobpipe.publishing.serving.shared_coordinator import FOLDER, attach_for, end_shared, file_of
+from jobpipe.publishing.serving.shared_topics import TopicMark, opener_of
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, ROOT, alive, kill, read, until
 
@@ -39,9 +39,9 @@ import json, sys
 from jobpipe.config import load
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import to_fault
-from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.shared_coordinator import attach_for
-from jobpipe.publisher.shared_topics import opener_of
+from jobpipe.publishing.topic_publisher import Publisher
+from jobpipe.publishing.serving.shared_coordinator import attach_for
+from jobpipe.publishing.serving.shared_topics import opener_of
 order = json.loads(sys.stdin.readline())
 config, driver = load(overrides=order["settings"], environ={}), Parent(**order["driver"])
 print("{}", flush=True)

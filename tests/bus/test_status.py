@@ -14,9 +14,9 @@ import pytest
 from jobpipe.admin import Admin
 from jobpipe.cli.status import without_publisher
 from jobpipe.errors import TopicNotFound
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.subscriber.questions import published_schemas
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.subscribing.one_off_requests import published_schemas
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import SCHEMA, Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Driver, kill, named_link, publish, read, until
 from tests.troubleshooting import on_page

@@ -13,7 +13,7 @@ import pytest
 
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import ConfigError, JobpipeError, NameTaken, SchemaMismatch, TopicNotFound
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.source import JobPipeDataSource
 from jobpipe.testing import SCHEMA, Journal, NumberedRows

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, SchemaMismatch, UnsupportedSpark
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark import source as source_module
 from jobpipe.spark import versions
 from jobpipe.spark.source import JobPipeDataSource

@@ -30,9 +30,9 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers.write_tokens import log_place, write_ticket
 from jobpipe.net.tls.peer_names import topic_server_name
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.hostfolder import HostFolder
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.wire_messages import Hello, Request

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.conftest import DEADLINE
 
 

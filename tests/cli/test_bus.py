@@ -16,9 +16,9 @@ import pytest
 from jobpipe.config import Config, load
 from jobpipe.errors import JobpipeError
 from jobpipe.net.tls.certificates import init_ca, issue
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
-from jobpipe.subscriber.client import subscribe
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
+from jobpipe.subscribing.python_client import subscribe
 from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
 from tests.troubleshooting import on_page

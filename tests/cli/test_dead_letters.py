@@ -16,8 +16,8 @@ import yaml
 
 from jobpipe.cli.row_filter import RowFilter
 from jobpipe.config import Config
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.bus.kit import until
 from tests.cli.conftest import DEADLINE, Run
 from tests.cli.test_bus import Start

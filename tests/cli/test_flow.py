@@ -15,7 +15,7 @@ import jobpipe
 from jobpipe.config import Config, load
 from jobpipe.errors import FlowFailed
 from jobpipe.flows.flow_driver import Flow
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from tests.cli.conftest import DEADLINE, Run
 from tests.troubleshooting import on_page
 

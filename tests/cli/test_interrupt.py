@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.conftest import environment
 from tests.pages import ROOT, block
 

@@ -15,9 +15,9 @@ import pytest
 
 from jobpipe.cli.replay import _Replay, pieces_of
 from jobpipe.config import Config
-from jobpipe.publisher import appender
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing import appender
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.bus.kit import until
 from tests.cli.conftest import DEADLINE, Run
 from tests.cli.test_bus import Start

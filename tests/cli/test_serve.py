@@ -12,8 +12,8 @@ import pytest
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config, load
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
 

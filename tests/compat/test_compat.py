@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobpipe import subscribe
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.spark.local_files import LOCAL_FS
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import MARK, kill, marked

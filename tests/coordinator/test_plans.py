@@ -19,7 +19,7 @@ from jobpipe.operations.subscriber_operations import PlanReply, PlanRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.store.shared_plans import PlanOrder, SharedPlans
-from jobpipe.subscriber.fetch import decode
+from jobpipe.subscribing.fetching.part_fetch import decode
 from tests.coordinator.kit import World, run, seal, until
 
 EARLIEST = Boundary("earliest")

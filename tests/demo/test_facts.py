@@ -23,7 +23,7 @@ from jobpipe.demo.demo_facts import (
 )
 from jobpipe.demo.demo_paths import flights_zip
 from jobpipe.errors import JobpipeError
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 
 FLIGHTS = """\
 year,month,day,dep_time,dep_delay,carrier

@@ -21,10 +21,10 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.net.tls.tls_context import Credentials
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
-from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
+from jobpipe.subscribing.fetching.part_fetch import FetchRange
 from tests.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def test_a_wrong_configuration_of_a_node_is_told_with_its_host(monkeypatch: pyte
 
 PROGRAM = """
 import os, pickle, sys
-from jobpipe.subscriber.fetch import fetch
+from jobpipe.subscribing.fetching.part_fetch import fetch
 wanted, config, target, table = pickle.load(open(sys.argv[1], "rb"))
 print(sum(fetched.batch.num_rows for fetched in fetch(wanted, config)))
 segments = target.write(table.schema, [(batch, 0) for batch in table.to_batches()], f"task-{os.getpid()}")

@@ -19,15 +19,15 @@ from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import CloseReply, CloseRequest, OpenRequest
 from jobpipe.operations.range_messages import News, PlannedRange
 from jobpipe.operations.subscriber_operations import GrantRequest
-from jobpipe.publisher import core
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing import topic_publisher
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
-from jobpipe.subscriber import client
-from jobpipe.subscriber.client import Subscription
-from jobpipe.subscriber.follower import FollowerState
+from jobpipe.subscribing import python_client
+from jobpipe.subscribing.python_client import Subscription
+from jobpipe.subscribing.topic_follower import FollowerState
 from jobpipe.testing import SCHEMA, Checker
 from tests.explore.world import SECRET, TOPIC, World, replaced
 from tests.explore.world_stage import BASE, Stage, Violation
@@ -121,7 +121,7 @@ def publish(at: int, mode: str) -> int:
         stage = Stage(world)
         wire = _Wire(stage, at, mode)
         _Channel.wire = wire
-        with replaced(core, "Channel", _Channel):
+        with replaced(topic_publisher, "Channel", _Channel):
             done, run = 0, 0
             while done < BATCHES:
                 run += 1
@@ -217,10 +217,10 @@ def subscribe(at: int, mode: str) -> int:
         _Follower.wire = wire
         ahead = -1  # the last batch that was read whole
         with (
-            replaced(client, "TopicFollower", _Follower),
-            replaced(client, "TopicLocator", lambda config: SimpleNamespace(close=lambda: None)),
-            replaced(client, "connect", lambda *what, **how: None),
-            replaced(client, "fetch_plan", lambda topic, plan, data, config: _fetch(stage, plan)),
+            replaced(python_client, "TopicFollower", _Follower),
+            replaced(python_client, "TopicLocator", lambda config: SimpleNamespace(close=lambda: None)),
+            replaced(python_client, "connect", lambda *what, **how: None),
+            replaced(python_client, "fetch_plan", lambda topic, plan, data, config: _fetch(stage, plan)),
             replaced(Subscription, "_data_endpoint", lambda subscription: "nowhere"),
         ):
             while True:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import jobpipe.coordinator.coordinator
-import jobpipe.publisher.channel
+import jobpipe.publishing.coordinator_channel
 import jobpipe_registry.tree.registration_keeper
 import jobpipe_registry.tree.topic_changes
 from jobpipe.config import Config
@@ -285,7 +285,7 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
             )
             if mine and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", virtual))
-        for module in (jobpipe_registry.tree.registration_keeper, jobpipe.publisher.channel):
+        for module in (jobpipe_registry.tree.registration_keeper, jobpipe.publishing.coordinator_channel):
             stack.enter_context(mock.patch.object(module, "threading", virtual_threading(loop)))
         stack.enter_context(mock.patch.object(jobpipe_registry.tree.registration_keeper, "_KEEP_SECONDS", KEEP_SECONDS))
         stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "TICK_SECONDS", TICK_SECONDS))

@@ -36,8 +36,8 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import CloseRequest, SealRequest
-from jobpipe.publisher import attach, channel, core, target
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing import batch_target, coordinator_channel, coordinator_launcher, topic_publisher
+from jobpipe.publishing.batch_target import WriteTarget
 from tests.explore.interleave_steps import Changed
 from tests.explore.scheduled_parts import HOST, CoordinatorProcess, host_folder
 from tests.explore.scheduled_process import PROCESS, Process
@@ -60,7 +60,7 @@ class Driver:
         self.process = Process(name, world.loop)
         world.processes[self.process.pid] = self.process
         self.coordinator: CoordinatorProcess | None = None
-        self._seen: attach.CoordinatorProcess | None = None
+        self._seen: coordinator_launcher.CoordinatorProcess | None = None
         self._attaching = Lock()
 
     def publish(self, topic: Topic, upto: int, *, final: bool) -> None:
@@ -68,7 +68,7 @@ class Driver:
         topic.driver = self
         self.process.start_thread(lambda: self._publish(topic, upto, final=final))
 
-    def attach(self) -> attach.CoordinatorProcess:
+    def coordinator_launcher(self) -> coordinator_launcher.CoordinatorProcess:
         """Return the coordinator; start one if there is none. Stands for ``publisher.attach.attach``."""
         with self._attaching:
             if self._seen is None or self.coordinator is None or not self.coordinator.alive:
@@ -78,7 +78,7 @@ class Driver:
                 if made.host is None:
                     raise LinkClosed("the coordinator has ended before it was ready")
                 program: Any = _Program(made)
-                self._seen = attach.CoordinatorProcess(
+                self._seen = coordinator_launcher.CoordinatorProcess(
                     program, made.endpoint, made.endpoint, made.instance, made.secret
                 )
             return self._seen
@@ -121,7 +121,7 @@ class Driver:
         """Tell how long a query is active that may be stopped in the middle of a batch."""
         world = self.world
         if world.quiet or world.rng.random() < 0.8:
-            return channel._always
+            return coordinator_channel._always
         end = world.loop.time() + world.rng.expovariate(3.0)
         return lambda: world.loop.time() < end
 
@@ -132,7 +132,7 @@ class Driver:
             raise LinkClosed("closed without a word to the coordinator; the application ends")
 
 
-class _Publisher(core.Publisher):
+class _Publisher(topic_publisher.Publisher):
     """Takes its time between admission and writing, and at times writes a file where a seal would carry the rows."""
 
     def __init__(self, driver: Driver, topic: Topic) -> None:
@@ -145,7 +145,7 @@ class _Publisher(core.Publisher):
             application="explorer",
         )
 
-    def target(self, partitions: int | None = None) -> WriteTarget:
+    def batch_target(self, partitions: int | None = None) -> WriteTarget:
         rng = self._driver.world.rng
         rest(rng.uniform(0.0, 0.1))
         found = super().target(partitions)
@@ -157,7 +157,7 @@ class _Publisher(core.Publisher):
         return told
 
 
-class _Channel(channel.Channel):
+class _Channel(coordinator_channel.Channel):
     """Its links are cut now and then just after a request that changes something."""
 
     told = False
@@ -206,7 +206,7 @@ class _Portal:
         done, task = Event(), self._loop.create_task(make())
         task.add_done_callback(lambda _: done.set())
         try:
-            while active not in (None, channel._always) and not done.wait(0.1):
+            while active not in (None, coordinator_channel._always) and not done.wait(0.1):
                 if not active():  # type: ignore[misc]
                     if done.wait(1.0):
                         break
@@ -251,7 +251,7 @@ def publishing(world: World) -> Iterator[None]:
     """Let the publisher's modules use the run's loop, threads and coordinators, inside the block."""
     drivers = world.drivers
 
-    def attached(config: Any) -> attach.CoordinatorProcess:
+    def attached(config: Any) -> coordinator_launcher.CoordinatorProcess:
         return next(driver for driver in drivers if driver.process is PROCESS.get()).attach()
 
     def nearby(log: Any, known: Sequence[str], *where: Any, **how: Any) -> _NearbyHost | None:
@@ -263,13 +263,13 @@ def publishing(world: World) -> Iterator[None]:
     ids = Changed(uuid, uuid4=lambda: types.SimpleNamespace(hex=world.new_id()))
     with contextlib.ExitStack() as stack:
         for module, name, value in (
-            (channel, "Portal", types.SimpleNamespace(get=lambda: portal)),
-            (channel, "attach", attached),
-            (channel, "uuid", ids),
-            (core, "uuid", ids),
-            (core, "Channel", _Channel),
-            (target, "find_nearby", nearby),
-            (target, "BlockingLink", _NoUploads),
+            (coordinator_channel, "Portal", types.SimpleNamespace(get=lambda: portal)),
+            (coordinator_channel, "attach", attached),
+            (coordinator_channel, "uuid", ids),
+            (topic_publisher, "uuid", ids),
+            (topic_publisher, "Channel", _Channel),
+            (batch_target, "find_nearby", nearby),
+            (batch_target, "BlockingLink", _NoUploads),
             (_Channel, "world", world),
         ):
             stack.enter_context(mock.patch.object(module, name, value, create=module is _Channel))

@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.errors import SpoolFull
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import Bus, coordinator_of, until
 

@@ -10,8 +10,8 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.errors import SegmentCorrupt, SpoolError
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import Bus, coordinator_of, publish
 from tests.faults.test_disk_full import mounted, run

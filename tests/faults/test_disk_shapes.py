@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import JobpipeError
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import Bus, coordinator_of, publish
 

@@ -23,10 +23,10 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.links.event_loop_thread import Portal
 from jobpipe.net.tls.peer_names import topic_server_name
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.position import Position
-from jobpipe.subscriber import fetch as fetching
+from jobpipe.subscribing.fetching import part_fetch as fetching
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.wire_messages import Hello
 from tests.bus.kit import PATIENCE, Bus, publish

@@ -30,8 +30,8 @@ from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store.boundary import Boundary, ReadLimits
 from jobpipe.store.position import Position
-from jobpipe.subscriber.fetch import FetchRange, fetch
-from jobpipe.subscriber.session import SubscriberSession
+from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
+from jobpipe.subscribing.subscriber_session import SubscriberSession
 
 log = logging.getLogger(__name__)
 

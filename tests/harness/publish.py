@@ -22,7 +22,7 @@ from typing import Any
 
 from jobpipe.config import config_from_dict
 from jobpipe.coordinator.process import set_up_logging
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.numbered_rows import NumberedRows
 
@@ -36,7 +36,7 @@ class PublishOrder:
         folder: Of its checkpoint and journal; outlives it.
         batches: Ends with an end mark after so many, those of earlier lives included; None publishes for ever.
         pause: Seconds after each batch.
-        options: For :class:`jobpipe.publisher.core.Publisher`, for example ``min_subscribers``.
+        options: For :class:`jobpipe.publishing.topic_publisher.Publisher`, for example ``min_subscribers``.
         parent: Process id of the starter.
     """
 

@@ -14,7 +14,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name
-from jobpipe.publisher.attach import CoordinatorProcess, attach, end_coordinators
+from jobpipe.publishing.coordinator_launcher import CoordinatorProcess, attach, end_coordinators
 from jobpipe.wire.wire_messages import Hello
 
 OPEN_SECONDS = 60.0

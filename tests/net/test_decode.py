@@ -12,8 +12,8 @@ import pytest
 from jobpipe.errors import JobpipeError, LinkBroken, SegmentCorrupt
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.data_operations import PartHeader
-from jobpipe.subscriber.fetch import _decode
-from jobpipe.subscriber.part import PartSource
+from jobpipe.subscribing.fetching.part_fetch import _decode
+from jobpipe.subscribing.fetching.part_stream import PartSource
 
 SEED = random.randrange(2**32)
 ROWS = pa.table({"a": [1, None, 3, 4], "b": ["x", "größer", None, ""], "c": [[1], [], None, [2, 3]]})

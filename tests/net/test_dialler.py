@@ -19,7 +19,7 @@ from jobpipe.coordinator.ownership import claim_topic
 from jobpipe.discovery.topic_lookup import TopicLocator, all_from_records, from_records
 from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocolError
 from jobpipe.net.address import Endpoint
-from jobpipe.subscriber.dialler import Dialler
+from jobpipe.subscribing.topic_dialler import Dialler
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 from tests.harness.proxy import FaultProxy

@@ -18,8 +18,8 @@ from jobpipe.errors import LinkClosed, LinkEnded, LinkError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers import served_link
-from jobpipe.subscriber import pool
-from jobpipe.subscriber.pool import POOL_PER_ENDPOINT, LinkPool
+from jobpipe.subscribing.fetching import link_pool
+from jobpipe.subscribing.fetching.link_pool import POOL_PER_ENDPOINT, LinkPool
 from tests.net.kit import DEADLINE, HELLO, TIMING, Mode, Remote, bound, descriptors
 from tests.pipelines.waiting import eventually
 
@@ -82,7 +82,7 @@ def test_an_error_cuts_the_link(links: LinkPool, remote: Remote) -> None:
 def test_links_to_servers_that_are_gone_are_closed(links: LinkPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishers come and go on other ports while one worker reads; the links of each of them were kept for ever."""
     now = time.monotonic()
-    monkeypatch.setattr("jobpipe.subscriber.pool.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("jobpipe.subscribing.fetching.link_pool.time", SimpleNamespace(monotonic=lambda: now))
     files = descriptors()
     for _ in range(20):
         with Remote(PLAINTEXT) as publisher:
@@ -98,7 +98,7 @@ def test_a_fork_closes_its_copies(links: LinkPool, remote: Remote) -> None:
     child = os.fork()
     if child == 0:
         try:
-            os._exit(3 if ours.usable() or pool._pool is links or links._idle else 0)
+            os._exit(3 if ours.usable() or link_pool._pool is links or links._idle else 0)
         finally:
             os._exit(4)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -163,7 +163,7 @@ def test_an_answer_that_is_not_sent_yet_is_waited_for(monkeypatch: pytest.Monkey
         remote.do(shrink())
         link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
         link._socket = paused = Paused(link._socket)  # type: ignore[assignment]
-        answer = pool.submit(link.call, "echo", blob=b"x" * 480_000, timeout=DEADLINE)
+        answer = link_pool.submit(link.call, "echo", blob=b"x" * 480_000, timeout=DEADLINE)
         eventually(lambda: remote.do(unsent()))
         remote.do(leave())
         remote.do(unsent())  # after what leave() has put off for no time

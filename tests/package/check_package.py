@@ -33,7 +33,7 @@ from packaging.utils import canonicalize_name
 
 import jobpipe
 from jobpipe.config import load
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper, find_jars
 from tests.pages import block, shell
 from tests.spark.standalone import bash, conf, environment, running_cluster

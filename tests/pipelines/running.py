@@ -99,7 +99,7 @@ class Runner:
 
     def tail(self, topic: str, *options: str) -> list[str]:
         """Return the lines that ``jobpipe tail`` prints of a topic that has ended, which is served meanwhile."""
-        from jobpipe.publisher.stand_in import StandIn
+        from jobpipe.publishing.serving.spool_server import StandIn
 
         command = [str(Path(sys.executable).with_name("jobpipe")), "--config", str(self._config), "tail", topic]
         with StandIn(self.config, topic):
@@ -217,8 +217,8 @@ def committed(folder: Path) -> list[str]:
 
 def read_topic(config: Config, topic: str) -> Iterator[dict[str, object]]:
     """Yield the rows of a topic that has ended, from its spool, served here."""
-    from jobpipe.publisher.stand_in import StandIn
-    from jobpipe.subscriber.client import subscribe
+    from jobpipe.publishing.serving.spool_server import StandIn
+    from jobpipe.subscribing.python_client import subscribe
 
     with (
         StandIn(config, topic),

@@ -22,9 +22,9 @@ from jobpipe.errors import (
 )
 from jobpipe.pipelines import redriving
 from jobpipe.pipelines.redriving import Letter, Redrive, letters_of
-from jobpipe.publisher.appender import Make, Shape
+from jobpipe.publishing.appender import Make, Shape
 from jobpipe.store.redriven import SourceRow
-from jobpipe.subscriber.fetch import Fetched
+from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NOTHING = dict.fromkeys(redriving.COLUMNS)

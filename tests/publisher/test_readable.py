@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from jobpipe import flow, flow_test
-from jobpipe.errors import FlowFailed, RowTooLarge, SchemaMismatch, UnsupportedType
-from jobpipe.publisher import readable as module
-from jobpipe.publisher.readable import (
+from jobpipe.arrow import schema_validation as module
+from jobpipe.arrow.schema_validation import (
     MAX_DEPTH,
     check_size,
     readable,
@@ -19,6 +18,7 @@ from jobpipe.publisher.readable import (
     readable_schema,
     require_columns,
 )
+from jobpipe.errors import FlowFailed, RowTooLarge, SchemaMismatch, UnsupportedType
 
 
 def published(table: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ from jobpipe import JobPipeSink
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
 from jobpipe.store.position import Position
-from jobpipe.subscriber.fetch import FetchRange
+from jobpipe.subscribing.fetching.part_fetch import FetchRange
 
 PAGES = ("environment/", "jobs/", "SQL/", "StreamingQuery/", "executors/")
 

@@ -11,8 +11,8 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.net.address import Endpoint
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import NumberedRows
 from tests.bus.conftest import configure as configure
 from tests.bus.conftest import nothing_left as nothing_left

@@ -37,7 +37,7 @@ from jobpipe.store.position import Position
 from jobpipe.store.reader import CatalogReader
 from jobpipe.store.seal import NewBatch
 from jobpipe.store.segment import SegmentWriter
-from jobpipe.subscriber import fetch
+from jobpipe.subscribing.fetching import part_fetch
 from jobpipe.wire import Connection, Part, Reply, Request, Side
 from tests.security.mutate import Mutator
 from tests.store.build import SCHEMA, open_log
@@ -45,7 +45,7 @@ from tests.wire.kit import HELLO, WELCOME
 
 MEMORY = 4 * 2**30  # address space of the process: a bomb that is taken ends it
 TIMING = Timing()
-WANTED = fetch.FetchRange("orders", Position("log-1", 1, 0), Position("log-1", 1, 1), 0, "127.0.0.1:1")
+WANTED = part_fetch.FetchRange("orders", Position("log-1", 1, 0), Position("log-1", 1, 1), 0, "127.0.0.1:1")
 NESTED = pa.schema(
     [
         ("id", pa.int64()),
@@ -108,13 +108,13 @@ def read(said: bytes) -> list[pa.RecordBatch]:
         theirs.shutdown(socket.SHUT_WR)
         link = BlockingLink(ours, "a forger", TIMING)
         link._greet(HELLO)
-        fetch.pooled = lambda *_: contextlib.nullcontext(link)  # type: ignore[assignment]
+        part_fetch.pooled = lambda *_: contextlib.nullcontext(link)  # type: ignore[assignment]
 
         def accept(schema: pa.Schema) -> None:
             if not schema.equals(NESTED):
                 raise pa.ArrowInvalid("another schema")
 
-        return [fetched.batch for fetched in fetch._stream(WANTED, cast(Any, None), None, 0, accept)]
+        return [fetched.batch for fetched in part_fetch._stream(WANTED, cast(Any, None), None, 0, accept)]
 
 
 def values(batch: pa.RecordBatch) -> list[Any]:

@@ -12,11 +12,11 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
+from jobpipe.arrow.ipc_validation import declared_size
 from jobpipe.errors import LinkBroken, RemoteProtocolError, SegmentCorrupt
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.data_operations import PartHeader
 from jobpipe.store.index import SegmentIndex, SegmentInfo
-from jobpipe.subscriber.checked import declared_size
 from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, Request, Side, Welcome
 from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER

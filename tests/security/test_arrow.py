@@ -9,11 +9,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from jobpipe.arrow.ipc_validation import declared_size
 from jobpipe.errors import RemoteProtocolError, SchemaMismatch, SegmentCorrupt, UnsupportedType
 from jobpipe.operations.data_operations import PartHeader
 from jobpipe.store.segment import BOMB_FLOOR, MAX_DEPTH, SegmentWriter, check_schema
-from jobpipe.subscriber.checked import declared_size
-from jobpipe.subscriber.fetch import _decode
+from jobpipe.subscribing.fetching.part_fetch import _decode
 from tests.net.test_decode import Chunks, header_of, source
 
 

@@ -23,8 +23,8 @@ from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.net.tls.tls_context import Credentials, client_context
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.boundary import EARLIEST
 from jobpipe.store.position import Position
 from jobpipe.wire import Hello

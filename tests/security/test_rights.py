@@ -35,7 +35,7 @@ from jobpipe.operations.data_operations import FetchRequest
 from jobpipe.operations.host_operations import ReadRequest
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.reader_operations import lease_name
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
 from jobpipe.store.files import FileSegmentSink
 from jobpipe.store.index import Chunk

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobpipe.publisher.attach import end_coordinators
+from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.testing import NumberedRows
 from tests.security.kit import TOPIC, World, full, registry_of, settings
 from tests.spark.conftest import only_our_settings as only_our_settings

@@ -15,10 +15,10 @@ from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import ConfigError, LinkEnded, LinkError, NotAuthorized
 from jobpipe.net.address import Endpoint, is_loopback, require_plaintext_allowed
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.target import WriteTarget
-from jobpipe.subscriber.client import subscribe
+from jobpipe.publishing.batch_target import WriteTarget
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
+from jobpipe.subscribing.python_client import subscribe
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire import Hello
 from tests.security.kit import TIMING, World, full, settings

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.shared_coordinator import end_shared
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.serving.shared_coordinator import end_shared
 from jobpipe.spark.session import recommended_conf
 from tests.spark.kit import Place, as_a_user, until
 

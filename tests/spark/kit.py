@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobpipe import JobPipeSink
 from jobpipe.admin import Admin
 from jobpipe.config import Config, load
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import Checker, Journal, NumberedRows
 
 JOBS = Path(__file__).parent / "jobs"

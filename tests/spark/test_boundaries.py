@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import jobpipe
 from jobpipe.errors import WaitTimeout
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from tests.spark.kit import PATIENCE, Place, Received, run_to_end, running, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

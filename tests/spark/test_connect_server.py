@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from jobpipe.publisher.shared_coordinator import end_shared
+from jobpipe.publishing.serving.shared_coordinator import end_shared
 from jobpipe.testing import Checker
 from tests.spark.kit import PATIENCE, Place, start_program, write_files
 

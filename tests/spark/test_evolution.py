@@ -16,12 +16,12 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
+from jobpipe.arrow import arrow_evolution as arrows
+from jobpipe.arrow.casting import cast_batch
 from jobpipe.errors import SchemaMismatch, UnsupportedType
 from jobpipe.spark.evolution import differences, left_out, merge, misfits
 from jobpipe.spark.fitness import require_fit_in_task
 from jobpipe.spark.schema import arrow_schema, published_schema, spark_schema
-from jobpipe.subscriber import evolution as arrows
-from jobpipe.subscriber.casting import cast_batch
 
 BYTE, SHORT, INT, LONG = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType()
 FLOAT, DOUBLE, STRING, BINARY = T.FloatType(), T.DoubleType(), T.StringType(), T.BinaryType()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import jobpipe
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing import Checker
 from tests.spark.kit import Job, Place, start_job, until
 from tests.spark.test_speculation import master

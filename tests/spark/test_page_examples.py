@@ -23,8 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import jobpipe
 from jobpipe import JobPipeSink
-from jobpipe.publisher.opened import open_publishers
-from jobpipe.publisher.shared_coordinator import end_shared
+from jobpipe.publishing.open_publishers import open_publishers
+from jobpipe.publishing.serving.shared_coordinator import end_shared
 from tests.pages import ROOT, block
 from tests.spark.jobs.session import started
 from tests.spark.kit import PATIENCE, Place, until
@@ -291,7 +291,7 @@ def test_settings_after_the_launch(spark: SparkSession, page: Run) -> None:
 
 def test_the_hash_is_sparks(spark: SparkSession) -> None:
     """A plain publisher's ``partition_by`` chooses the partition that a sink's does, for every type that it takes."""
-    from jobpipe.publisher.numbering import hash_numbers
+    from jobpipe.arrow.hash_partitioner import hash_numbers
 
     df = spark.sql(
         "SELECT * FROM VALUES "

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobpipe.pipelines.starting import copy_example
-from jobpipe.subscriber.client import subscribe
+from jobpipe.subscribing.python_client import subscribe
 from tests.pipelines.running import Runner, read_topic, write_pipeline
 from tests.spark.kit import PATIENCE
 from tests.troubleshooting import on_page

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import LinkError
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.spark.partitioner import Partitioner
 from jobpipe.spark.write import Rows, _is_small, write_collected
 from jobpipe.store.files import new_write_id

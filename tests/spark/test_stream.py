@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import jobpipe
 from jobpipe.errors import WaitTimeout
-from jobpipe.publisher.admission import BatchKey
+from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.testing import SCHEMA
 from tests.spark.kit import PATIENCE, Place, Received, copy_checkpoint, forget_commit, run_to_end, running, until
 

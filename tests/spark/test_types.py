@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
-from jobpipe import publisher, subscribe
+from jobpipe import publishing, subscribe
+from jobpipe.arrow import schema_validation
+from jobpipe.arrow.schema_validation import MAX_DEPTH
 from jobpipe.errors import ConfigError, RowTooLarge, SchemaMismatch, UnsupportedType
-from jobpipe.publisher import readable
-from jobpipe.publisher.readable import MAX_DEPTH
 from jobpipe.spark.schema import PASSING, arrow_schema, check_types, spark_schema
 from tests.publisher.test_readable import CONVERTED
 from tests.spark.kinds import VALUES, selected
@@ -193,7 +193,7 @@ def test_what_some_reader_cannot_take_is_refused(spark: SparkSession, place: Pla
 
 def test_a_row_that_no_reader_takes(spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """P7: refused where it is written, with row, column and limit."""
-    monkeypatch.setattr(readable, "ROW_MAX", 900)
+    monkeypatch.setattr(schema_validation, "ROW_MAX", 900)
     sink = place.sink("large-row", parallelism=1, write_path="collect")
     said = r"topic 'large-row', row 1: it has 10\d\d bytes, 10\d\d of them in column 'c', and a row may have 900"
     with pytest.raises(RowTooLarge, match=said) as caught:
@@ -218,21 +218,23 @@ def test_what_a_plain_publisher_writes_is_read(spark: SparkSession, place: Place
     )
     odd = {"zone": pa.array([0], pa.timestamp("us", "+02:00")), "fixed": pa.array([b"abc"], pa.binary(3))}
     for n, table in enumerate((pa.table(columns), deepest, pa.table(odd))):
-        with publisher(f"{topic}-{n}", config=place.config()) as plain:
+        with publishing(f"{topic}-{n}", config=place.config()) as plain:
             plain.write(table)
             read = place.read(spark, f"{topic}-{n}")
             assert read.columns == table.schema.names
             values = [repr(value) for row in read.collect() for value in row]
-            expected = readable.readable(topic, table, readable.readable_schema(topic, table.schema))
+            expected = schema_validation.readable(topic, table, schema_validation.readable_schema(topic, table.schema))
             if n != 1:
                 assert len(values) == table.num_rows * table.num_columns
             assert read.toArrow().num_rows == expected.num_rows
             with subscribe(f"{topic}-{n}", name="p", starting="earliest", config=place.config()) as batches:
                 assert pa.Table.from_batches([next(iter(batches))]).equals(expected)
     for kind, _, _, _ in CONVERTED:  # Spark's own table knows each type that ours gives
-        readable_kind = readable.readable_schema(topic, pa.schema([("c", kind)]))
+        readable_kind = schema_validation.readable_schema(topic, pa.schema([("c", kind)]))
         assert check_types(spark_schema(topic, readable_kind), topic) is None
-    ours = readable.readable_schema(topic, arrow_schema(everything(spark).schema))  # and ours all that Spark's does
+    ours = schema_validation.readable_schema(
+        topic, arrow_schema(everything(spark).schema)
+    )  # and ours all that Spark's does
     assert ours.names == everything(spark).columns
 
 

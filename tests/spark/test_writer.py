@@ -18,8 +18,8 @@ import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import LinkError, TopicNotFound
-from jobpipe.publisher.attach import parent_of
-from jobpipe.publisher.shared_coordinator import attach_for, end_shared
+from jobpipe.publishing.coordinator_launcher import parent_of
+from jobpipe.publishing.serving.shared_coordinator import attach_for, end_shared
 from jobpipe.spark.launched import SUBMIT
 from jobpipe.testing import NumberedRows
 from tests.spark.kit import Place, file_stream, until, write_files

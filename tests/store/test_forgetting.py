@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import DataLoss, Fenced
-from jobpipe.publisher.newcomers import series_id
+from jobpipe.publishing.first_publish_check import series_id
 from jobpipe.store import retention
 from jobpipe.store.epochs import lower_epochs
 from jobpipe.store.position import Position

@@ -201,7 +201,7 @@ def test_names_cannot_leave_the_directory(attempt: str) -> None:
     [
         ("jobpipe.store.partitioned", "sqlite3"),
         ("jobpipe.store.segment", "sqlite3"),
-        ("jobpipe.publisher.target", "sqlite3"),
+        ("jobpipe.publishing.batch_target", "sqlite3"),
         ("jobpipe.store.topic_log", "pyarrow"),
         ("jobpipe.store.reader", "pyarrow"),
         ("jobpipe.coordinator.data", "pyarrow"),

@@ -17,13 +17,13 @@ from jobpipe.discovery.configured_tls import client_tls
 from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.tls.peer_names import topic_server_name
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.attach import end_coordinators
-from jobpipe.publisher.core import Publisher
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.client import Subscription
-from jobpipe.subscriber.fetch import FetchRange, fetch
+from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
+from jobpipe.subscribing.python_client import Subscription
 from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 

@@ -95,7 +95,7 @@ def _inside(holder: Any, name: str, call: str, point: str) -> None:
 
 
 def _in_publisher() -> None:
-    from jobpipe.publisher.channel import Channel
+    from jobpipe.publishing.coordinator_channel import Channel
     from jobpipe.store.files import FileSegmentSink
 
     _inside(FileSegmentSink, "write", "write", "before write")

@@ -22,7 +22,7 @@ from session import session, started
 import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.operations.coordinator_operations import CONTROL
-from jobpipe.publisher import admission
+from jobpipe.publishing import batch_admission
 from jobpipe.testing import Journal, NumberedRows
 from tests.faults.points import FaultPoints
 from tests.spark.kit import Received, file_stream, write_files
@@ -126,7 +126,10 @@ def acks() -> None:
 
 def coordinator_stands_still(op: str) -> None:
     """Its coordinator gets SIGSTOP right before it is asked."""
-    with published(f"still-{op}") as sink, mock.patch.object(admission, "ADMISSION_SECONDS", 0.0):  # else a seal admits
+    with (
+        published(f"still-{op}") as sink,
+        mock.patch.object(batch_admission, "ADMISSION_SECONDS", 0.0),
+    ):  # else a seal admits
         waiting = Waiting(sink)
         coordinator = psutil.Process(sink._publisher.coordinator.process.pid)
 

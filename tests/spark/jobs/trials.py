@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from session import session
 
 from jobpipe import JobPipeSink, stoppable
-from jobpipe.publisher.attach import _coordinators
+from jobpipe.publishing.coordinator_launcher import _coordinators
 from tests.spark.kit import until
 
 folder = Path(sys.argv[1])

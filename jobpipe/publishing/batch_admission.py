@@ -10,9 +10,9 @@ from jobpipe.errors import CheckpointTooOld, DuplicateCall, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.publisher_operations import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
-from jobpipe.publisher.channel import Channel
-from jobpipe.publisher.messages import WaitLogger, spool_full
-from jobpipe.publisher.newcomers import Newcomers, is_appended, series_of
+from jobpipe.publishing.coordinator_channel import Channel
+from jobpipe.publishing.first_publish_check import Newcomers, is_appended, series_of
+from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.position import Position
 
 WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (Portal.run)

@@ -16,9 +16,9 @@ from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, Topic
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.store.boundary import EARLIEST, Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.questions import ask_schema, control_link
-from jobpipe.subscriber.session import SubscriberSession
-from jobpipe.subscriber.waiting import log_while_waiting
+from jobpipe.subscribing.one_off_requests import ask_schema, control_link
+from jobpipe.subscribing.subscriber_session import SubscriberSession
+from jobpipe.subscribing.wait_log import log_while_waiting
 
 log = logging.getLogger(__name__)
 

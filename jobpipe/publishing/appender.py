@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from jobpipe.arrow.schema_validation import readable_pieces
 from jobpipe.config import Config
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.topic_lookup import TopicLocator
@@ -36,8 +37,7 @@ from jobpipe.operations.publisher_operations import (
     SealRequest,
 )
 from jobpipe.operations.reader_operations import SchemaReply, SchemaRequest
-from jobpipe.publisher.messages import WaitLogger, spool_full
-from jobpipe.publisher.readable import readable_pieces
+from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.files import SegmentSink, new_write_id
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.partitioned import PartitionedWriter

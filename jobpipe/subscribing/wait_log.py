@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from jobpipe.config import Config
 from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import TopicNotFound
-from jobpipe.subscriber.follower import TopicFollower
+from jobpipe.subscribing.topic_follower import TopicFollower
 
 log = logging.getLogger(__name__)
 

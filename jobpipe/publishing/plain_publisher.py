@@ -13,22 +13,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
-from jobpipe.config.keys.sink_arguments import read_arguments
-from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
-from jobpipe.publisher import opened
-from jobpipe.publisher.admission import BatchKey
-from jobpipe.publisher.core import Publisher, SealedBatch
-from jobpipe.publisher.newcomers import series_id
-from jobpipe.publisher.numbering import (
+from jobpipe.arrow.hash_partitioner import (
     PartitionFunction,
     checked_numbers,
     described_hash,
     hash_numbers,
     require_hashable,
 )
-from jobpipe.publisher.offsets import table_with_offsets
-from jobpipe.publisher.readable import readable, readable_schema, require_columns
+from jobpipe.arrow.missing_offsets import table_with_offsets
+from jobpipe.arrow.schema_validation import readable, readable_schema, require_columns
+from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
+from jobpipe.config.keys.sink_arguments import read_arguments
+from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
+from jobpipe.publishing import open_publishers
+from jobpipe.publishing.batch_admission import BatchKey
+from jobpipe.publishing.first_publish_check import series_id
+from jobpipe.publishing.topic_publisher import Publisher, SealedBatch
 from jobpipe.store.batches import ONCE
 from jobpipe.store.segment import check_schema
 
@@ -61,7 +61,7 @@ class PlainPublisher:
         self.name = name
         self.schema = schema
         self._last_schemas: tuple[pa.Schema | None, pa.Schema] = None, pa.schema([])  # of rows, and as published
-        self.place = opened.place_of(config)
+        self.place = open_publishers.place_of(config)
         self._partition_by = partition_by
         self._partitioner = partitioner
         self._appending = series_id(str(uuid.uuid4()), once=True)  # batches without an id: none of them is a replay
@@ -78,7 +78,7 @@ class PlainPublisher:
             min_subscribers=min_subscribers,
             plain=True,
         )
-        opened.remember(self)
+        open_publishers.remember(self)
         try:
             if schema is not None:
                 self._publisher.declare(readable_schema(topic, schema))
@@ -163,7 +163,7 @@ class PlainPublisher:
             self._publisher.close(final)
             return
         self._closing.set()
-        opened.forget(self)
+        open_publishers.forget(self)
         with self._lock:
             self._publisher.close(final)
 
@@ -363,7 +363,7 @@ def publisher(
         check_schema(schema)  # rows are made of it, and of dictionaries they cannot be
         require_hashable(topic, readable_schema(topic, schema), columns)
     if replace:
-        opened.replace(topic, loaded)
+        open_publishers.replace(topic, loaded)
     return PlainPublisher(
         topic,
         config=loaded,

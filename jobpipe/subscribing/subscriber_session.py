@@ -34,8 +34,8 @@ from jobpipe.operations.subscriber_operations import (
 )
 from jobpipe.store.boundary import COMMITTED, LATEST, Boundary, ReadLimits
 from jobpipe.store.position import Position
-from jobpipe.subscriber.follower import FollowerState, TopicFollower
-from jobpipe.subscriber.waiting import connect
+from jobpipe.subscribing.topic_follower import FollowerState, TopicFollower
+from jobpipe.subscribing.wait_log import connect
 
 log = logging.getLogger(__name__)
 

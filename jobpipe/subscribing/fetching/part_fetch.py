@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from jobpipe.arrow.ipc_validation import CheckedReader
 from jobpipe.config import Config
 from jobpipe.discovery.node_overrides import on_this_node
 from jobpipe.discovery.topic_lookup import Location, locate
@@ -38,10 +39,9 @@ from jobpipe.operations.data_operations import FetchRequest, HeldPart, PartHeade
 from jobpipe.operations.messages.calls import begin_stream, read_reply
 from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.store.position import Position
-from jobpipe.subscriber.checked import CheckedReader
-from jobpipe.subscriber.kept import host_server_part
-from jobpipe.subscriber.part import BytesSource, PartSource
-from jobpipe.subscriber.pool import pooled
+from jobpipe.subscribing.fetching.host_server_reader import host_server_part
+from jobpipe.subscribing.fetching.link_pool import pooled
+from jobpipe.subscribing.fetching.part_stream import BytesSource, PartSource
 
 log = logging.getLogger(__name__)
 

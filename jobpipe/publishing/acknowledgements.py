@@ -5,9 +5,9 @@ from __future__ import annotations
 from jobpipe.errors import SpoolError, WaitTimeout
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.publisher_operations import AckedRequest
-from jobpipe.publisher.admission import WAIT_SECONDS
-from jobpipe.publisher.channel import Channel
-from jobpipe.publisher.messages import WaitLogger
+from jobpipe.publishing.batch_admission import WAIT_SECONDS
+from jobpipe.publishing.coordinator_channel import Channel
+from jobpipe.publishing.publisher_log import WaitLogger
 from jobpipe.store.position import Position
 
 

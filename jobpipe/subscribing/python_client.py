@@ -24,9 +24,9 @@ from jobpipe.operations.data_operations import PartHeader
 from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanReply, PlanRequest
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.position import Position
-from jobpipe.subscriber.fetch import Fetched, decode, fetch_plan, is_intact
-from jobpipe.subscriber.follower import ANSWER_SECONDS, FollowerState, TopicFollower
-from jobpipe.subscriber.waiting import connect
+from jobpipe.subscribing.fetching.part_fetch import Fetched, decode, fetch_plan, is_intact
+from jobpipe.subscribing.topic_follower import ANSWER_SECONDS, FollowerState, TopicFollower
+from jobpipe.subscribing.wait_log import connect
 from jobpipe_registry.names import check_name
 from jobpipe_registry.registry_errors import InvalidName
 

@@ -20,9 +20,9 @@ from jobpipe.config import Config
 from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import JobpipeError
 from jobpipe.operations.publisher_operations import MAX_WRITERS, OpenRequest
-from jobpipe.publisher.core import Publisher
-from jobpipe.publisher.opened import place_of
-from jobpipe.publisher.shared_coordinator import attach_for, file_of, known_as, read
+from jobpipe.publishing.open_publishers import place_of
+from jobpipe.publishing.serving.shared_coordinator import attach_for, file_of, known_as, read
+from jobpipe.publishing.topic_publisher import Publisher
 
 _SETTINGS = "settings.json"  # of a topic; the other files there have hexadecimal names
 _WRITE_ID = re.compile(r"[0-9a-f]{1,64}")
@@ -138,7 +138,7 @@ def open_shared(mark: TopicMark, **settings: Any) -> Publisher:
 
     Args:
         mark: of the topic.
-        settings: those of :class:`jobpipe.publisher.core.Publisher`.
+        settings: those of :class:`jobpipe.publishing.topic_publisher.Publisher`.
 
     Raises:
         JobpipeError: as that class.

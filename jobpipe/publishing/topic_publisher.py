@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from jobpipe.arrow.schema_validation import check_size
 from jobpipe.config import Config, check_acks
 from jobpipe.discovery.node_overrides import TravellingCredentials
 from jobpipe.errors import (
@@ -39,14 +40,13 @@ from jobpipe.operations.publisher_operations import (
     Schema,
     SealRequest,
 )
-from jobpipe.publisher.acknowledgements import wait_acked
-from jobpipe.publisher.admission import WAIT_SECONDS, Admissions, BatchKey
-from jobpipe.publisher.attach import CoordinatorProcess
-from jobpipe.publisher.channel import CLOSE_SECONDS, Channel
-from jobpipe.publisher.messages import closing_warning
-from jobpipe.publisher.newcomers import Newcomers, author
-from jobpipe.publisher.readable import check_size
-from jobpipe.publisher.target import WriteTarget
+from jobpipe.publishing.acknowledgements import wait_acked
+from jobpipe.publishing.batch_admission import WAIT_SECONDS, Admissions, BatchKey
+from jobpipe.publishing.batch_target import WriteTarget
+from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, Channel
+from jobpipe.publishing.coordinator_launcher import CoordinatorProcess
+from jobpipe.publishing.first_publish_check import Newcomers, author
+from jobpipe.publishing.publisher_log import closing_warning
 from jobpipe.store.index import INLINE_MAX, SegmentInfo
 from jobpipe.store.position import Position
 from jobpipe_registry.names import check_name

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from jobpipe.arrow.schema_validation import readable_pieces
 from jobpipe.discovery.node_overrides import TravellingCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
@@ -26,9 +27,8 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import RoomRequest
-from jobpipe.publisher.messages import WaitLogger, spool_full
-from jobpipe.publisher.nearby import KeptLog, NearbyHost, find_nearby, upload
-from jobpipe.publisher.readable import readable_pieces
+from jobpipe.publishing.local_host_server import KeptLog, NearbyHost, find_nearby, upload
+from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.files import SEGMENTS, FileSegmentSink, file_name, holds_instance
 from jobpipe.store.index import SegmentInfo
 from jobpipe.store.partitioned import PartitionedWriter

@@ -42,7 +42,7 @@ from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import GrantRequest, PollRequest
 from jobpipe.store.position import Position
-from jobpipe.subscriber.dialler import Dialler
+from jobpipe.subscribing.topic_dialler import Dialler
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from jobpipe.net.address import Endpoint
 from jobpipe.operations.data_operations import KeptPart, PartHeader
 from jobpipe.operations.host_operations import ReadReply, ReadRequest
 from jobpipe.operations.messages.calls import begin_stream
-from jobpipe.subscriber.part import PartSource
-from jobpipe.subscriber.pool import pooled
+from jobpipe.subscribing.fetching.link_pool import pooled
+from jobpipe.subscribing.fetching.part_stream import PartSource
 
 READ_SECONDS = 30.0
 

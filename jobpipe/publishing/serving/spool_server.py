@@ -14,7 +14,7 @@ from jobpipe.errors import Fenced, TopicNotFound
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.operations.subscriber_operations import PollRequest
-from jobpipe.publisher.attach import attach
+from jobpipe.publishing.coordinator_launcher import attach
 from jobpipe.store.files import CATALOG, check_topic
 from jobpipe.wire.wire_messages import Hello
 

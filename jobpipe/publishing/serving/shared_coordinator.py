@@ -30,7 +30,7 @@ from jobpipe.coordinator.presence import Parent
 from jobpipe.errors import AddressError, ConfigError, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from jobpipe.publisher.attach import START_SECONDS, CoordinatorProcess, identity, start_coordinator
+from jobpipe.publishing.coordinator_launcher import START_SECONDS, CoordinatorProcess, identity, start_coordinator
 from jobpipe_registry.process_identity import Place, lives, start_ticks
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def attach_for(driver: Parent) -> Callable[[Config], CoordinatorProcess]:
     Raises, when called:
         ConfigError: the folder is not this user's own.
         WaitTimeout: another process does not let go of the folder.
-        JobpipeError: as :func:`jobpipe.publisher.attach.attach`.
+        JobpipeError: as :func:`jobpipe.publishing.coordinator_launcher.attach`.
     """
     return lambda config: _attach(driver, config)
 
@@ -135,7 +135,7 @@ def _attach(driver: Parent, config: Config) -> CoordinatorProcess:
 def end_shared(config: Config, timeout: float = 15.0) -> None:
     """End the coordinators of all drivers that were started for this home and namespace, whatever they still serve.
 
-    For tests and tools, as :func:`jobpipe.publisher.attach.end_coordinators`.
+    For tests and tools, as :func:`jobpipe.publishing.coordinator_launcher.end_coordinators`.
     """
     paths = list(_folder(config).glob(f"{_here()}-*-{_digest(config)}.json"))
     processes = [found.process for path in paths if (found := read(path)) is not None]

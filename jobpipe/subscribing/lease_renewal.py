@@ -21,8 +21,8 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
-from jobpipe.subscriber.fetch import look_up
-from jobpipe.subscriber.pool import pooled
+from jobpipe.subscribing.fetching.link_pool import pooled
+from jobpipe.subscribing.fetching.part_fetch import look_up
 
 log = logging.getLogger(__name__)
 

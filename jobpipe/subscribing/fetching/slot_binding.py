@@ -14,8 +14,8 @@ from jobpipe.net.retry import Attempts
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import BindReply, BindRequest
 from jobpipe.store.boundary import ReadLimits
-from jobpipe.subscriber.fetch import look_up
-from jobpipe.subscriber.pool import pooled
+from jobpipe.subscribing.fetching.link_pool import pooled
+from jobpipe.subscribing.fetching.part_fetch import look_up
 
 log = logging.getLogger(__name__)
 

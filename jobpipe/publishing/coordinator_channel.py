@@ -31,7 +31,7 @@ from jobpipe.operations.admin_operations import StatusRequest
 from jobpipe.operations.messages.calls import ask
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import CloseReply, CloseRequest, OpenRequest
-from jobpipe.publisher.attach import CoordinatorProcess, attach
+from jobpipe.publishing.coordinator_launcher import CoordinatorProcess, attach
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobpipe.publisher.plain import PlainPublisher
+    from jobpipe.publishing.plain_publisher import PlainPublisher
 
 
 class _CallablePackage(ModuleType):
@@ -21,7 +21,7 @@ class _CallablePackage(ModuleType):
 
     @property
     def __wrapped__(self) -> Any:  # what inspect.signature() and help() show
-        from jobpipe.publisher.plain import publisher
+        from jobpipe.publishing.plain_publisher import publisher
 
         return publisher
 
