@@ -132,7 +132,7 @@ def kind_of(line: list[str]) -> str:
     """Name a process by its command line."""
     text = " ".join(line)
     for mark, name in (
-        ("jobpipe.coordinator.data_process", "data process"),
+        ("jobpipe.coordinator.data.data_process", "data process"),
         ("jobpipe.coordinator", "coordinator"),
         ("python_streaming_source_runner", "source runner"),
         ("pyspark.daemon", "Spark worker"),

@@ -7,11 +7,11 @@ import logging
 from typing import Any
 
 from jobpipe.config import config_from_dict
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.data_child import DataChild
-from jobpipe.coordinator.presence import Parent
-from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
-from jobpipe.coordinator.service import ControlService
+from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.server_process import answer_ready, handle_signals, run_program
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed

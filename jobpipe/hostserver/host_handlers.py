@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from jobpipe.coordinator.segment_files import map_range, receive_file
+from jobpipe.coordinator.data.segment_files import map_range, receive_file
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import JobpipeError, SegmentCorrupt
 from jobpipe.net.links.async_link import Link

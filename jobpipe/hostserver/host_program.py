@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from jobpipe.config import Config
-from jobpipe.coordinator.process import handle_signals
+from jobpipe.coordinator.server_process import handle_signals
 from jobpipe.discovery.host_lookup import HostDirectory
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import RegistryUnavailable

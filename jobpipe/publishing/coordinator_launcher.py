@@ -15,8 +15,8 @@ import psutil
 
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
-from jobpipe.coordinator.presence import Parent
-from jobpipe.coordinator.process import start_program
+from jobpipe.coordinator.server_process import start_program
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe_registry.process_identity import start_ticks

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from jobpipe.arrow.missing_offsets import with_offsets
-from jobpipe.coordinator.presence import Parent
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import Fenced, SpoolError, UnsupportedType
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.batch_target import WriteTarget

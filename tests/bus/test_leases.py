@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.admin import Admin
 from jobpipe.cli.main import cli
-from jobpipe.coordinator import topic_leases as leases_module
+from jobpipe.coordinator.topic import topic_leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.reader_operations import lease_name

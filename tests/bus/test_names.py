@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.coordinator.subscribers import UNDECIDED_SECONDS
+from jobpipe.coordinator.topic.topic_subscribers import UNDECIDED_SECONDS
 from jobpipe.errors import ConfigError, Fenced, NameTaken
 from jobpipe.store.boundary import EARLIEST, LATEST
 from jobpipe.subscribing.python_client import Subscription

@@ -21,7 +21,7 @@ import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
-from jobpipe.coordinator.presence import Parent
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.operations.publisher_operations import MAX_WRITERS
 from jobpipe.publishing.batch_admission import BatchKey
@@ -37,7 +37,7 @@ Configure = Callable[..., Config]
 ATTACHER = """
 import json, sys
 from jobpipe.config import load
-from jobpipe.coordinator.presence import Parent
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import to_fault
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.publishing.serving.shared_coordinator import attach_for

@@ -19,8 +19,8 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.coordinator import data as data_module
-from jobpipe.coordinator.data import DataService
+from jobpipe.coordinator.data import data_server as data_module
+from jobpipe.coordinator.data.data_server import DataService
 from jobpipe.discovery.configured_tls import client_tls
 from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import NotAuthorized, RemoteProtocolError

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.answering import Context
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.flow_answers import FlowAnswers
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.handlers.dispatch import Context
+from jobpipe.coordinator.handlers.flow_handlers import FlowAnswers
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.publisher_operations import Schema

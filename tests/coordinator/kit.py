@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from jobpipe.config import Config, load
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.presence import Parent
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.store.position import Position

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.higher_epoch import HigherEpoch
+from jobpipe.coordinator.registration.epoch_check import HigherEpoch
 from jobpipe.errors import LinkBroken, LinkTimeout, NameTaken, RegistryUnavailable, TopicNotFound
 from jobpipe.store.boundary import Boundary
 from jobpipe.store.subscriptions import Subscriptions

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.config import load
-from jobpipe.coordinator.data import DataService
+from jobpipe.coordinator.data.data_server import DataService
 from jobpipe.errors import DataLoss, SegmentCorrupt
 from jobpipe.net.links.async_link import Link
 from jobpipe.store.position import Position

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.answering import Context
-from jobpipe.coordinator.flow_answers import QUIET_SECONDS, _Waiting
-from jobpipe.coordinator.flow_reads import GROUP
-from jobpipe.coordinator.log_thread import LogThread
-from jobpipe.coordinator.reader_answers import ReaderAnswers
-from jobpipe.coordinator.topic_state import Bell, either
+from jobpipe.coordinator.handlers.dispatch import Context
+from jobpipe.coordinator.handlers.flow_handlers import QUIET_SECONDS, _Waiting
+from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.topic.flow_reads import GROUP
+from jobpipe.coordinator.topic.log_thread import LogThread
+from jobpipe.coordinator.topic.topic_state import Bell, either
 from jobpipe.errors import (
     ConfigError,
     DataLoss,

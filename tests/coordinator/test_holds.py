@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from jobpipe.coordinator import subscribers
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic import topic_subscribers
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import ConfigError, SpoolError, TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply, HoldRequest
 from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
@@ -198,14 +198,14 @@ def test_a_change_counts_whatever_its_answer_says(world: World, monkeypatch: pyt
 
 
 def test_required_names_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribers, "MAX_REQUIRED", 2)
+    monkeypatch.setattr(topic_subscribers, "MAX_REQUIRED", 2)
 
     async def work() -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order(required=("a", "b"), subscription__max="3"))
         with pytest.raises(ConfigError, match="2 required subscriptions, and accepts no new one"):
             await topic.subscribers.require("c", required=True, dry_run=False)
-        monkeypatch.setattr(subscribers, "MAX_REQUIRED", 9)
+        monkeypatch.setattr(topic_subscribers, "MAX_REQUIRED", 9)
         await topic.subscribers.require("c", required=True, dry_run=False)
         with pytest.raises(ConfigError, match=r"jobpipe\.subscription\.max is 3"):
             await topic.subscribers.require("d", required=True, dry_run=False)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator import coordinator as host_module
-from jobpipe.coordinator import ownership, registration
-from jobpipe.coordinator.presence import Parent
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator import served_topics as host_module
+from jobpipe.coordinator.registration import topic_claim, topic_registration
+from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.store.database import Database
@@ -317,9 +317,9 @@ def test_an_owner_in_another_pid_namespace_is_not_evicted(world: World, monkeypa
         async def silent(*_: Any) -> None:
             return None
 
-        monkeypatch.setattr(ownership, "_ask", silent)
+        monkeypatch.setattr(topic_claim, "_ask", silent)
         monkeypatch.setattr(host._registration, "_config", world.config(registerserver__session__timeout="2s"))
-        monkeypatch.setattr("jobpipe.coordinator.registration.HANDOVER_EXTRA_SECONDS", -1.5)
+        monkeypatch.setattr("jobpipe.coordinator.registration.topic_registration.HANDOVER_EXTRA_SECONDS", -1.5)
         with pytest.raises(TopicOwned, match="'container'"):
             await host.open_topic("orders", world.order())
         assert owner.owner("orders") == record
@@ -426,7 +426,7 @@ def test_an_owner_that_cannot_be_read_is_named(world: World, monkeypatch: pytest
     """T2: a living session has claimed the topic; the newcomer asked again without a pause, and for ever."""
 
     async def work() -> None:
-        monkeypatch.setattr(registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
+        monkeypatch.setattr(topic_registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
         host, attempts = world.host(), 0
         path = claim_unreadably(world, data)
         claim = world.handlers[0].claim
@@ -479,7 +479,7 @@ def test_a_dead_owner_that_comes_back_ends_the_wait(world: World, monkeypatch: p
     """T2: a claim of a dead process that its session makes again each time it is evicted."""
 
     async def work() -> None:
-        monkeypatch.setattr(registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
+        monkeypatch.setattr(topic_registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
         host, there = world.host(), Place.here()
         dead = OwnerRecord(
             *(there.host, 2**22 + 1, 1.0, "127.0.0.1:1", 1, "dead", "ghost", there.boot, there.pid_namespace)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator import topic_leases as module
-from jobpipe.coordinator.topic_leases import TopicLeases
+from jobpipe.coordinator.topic import topic_leases as module
+from jobpipe.coordinator.topic.topic_leases import TopicLeases
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, SpoolError, TopicNotFound
 from jobpipe.net.servers.identity_quota import Budgets
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name

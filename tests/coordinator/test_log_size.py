@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.store.files import Reserve
 from tests.coordinator.kit import World, run
 from tests.store.build import seal

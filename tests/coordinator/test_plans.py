@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator import plans as module
-from jobpipe.coordinator.answering import Context
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.reader_answers import ReaderAnswers
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.handlers.dispatch import Context
+from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic import topic_plans as module
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss, Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.subscriber_operations import PlanReply, PlanRequest

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator import topic as topic_module
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.service import ControlService
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic import served_topic as topic_module
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, SpoolError, TopicOwned
 from jobpipe.net.servers.write_tokens import write_ticket

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.coordinator import process as programs
+from jobpipe.coordinator import server_process as programs
 from jobpipe.errors import ConfigError, WaitTimeout
 
 DEADLINE = 30.0

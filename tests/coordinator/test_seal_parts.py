@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator import topic_flows as module
+from jobpipe.coordinator.topic import topic_flows as module
 from jobpipe.errors import (
     ConfigError,
     Fenced,

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss, LinkBroken, LinkEnded
 from jobpipe.store.position import Position
 from tests.coordinator.kit import World, run, seal

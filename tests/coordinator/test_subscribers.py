@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator import holder as holding
-from jobpipe.coordinator.holder import Holder
-from jobpipe.coordinator.subscribers import Subscribers
+from jobpipe.coordinator.topic import session_owner as holding
+from jobpipe.coordinator.topic.session_owner import Holder
+from jobpipe.coordinator.topic.topic_subscribers import Subscribers
 from jobpipe.errors import JobpipeError, LinkBroken, LinkEnded, LinkTimeout
 
 WHERE = {"host": "a", "pid": 1}

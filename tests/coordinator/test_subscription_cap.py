@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.subscribers import UNDECIDED_SECONDS
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic.topic_subscribers import UNDECIDED_SECONDS
 from jobpipe.errors import ConfigError
 from tests.coordinator.kit import Gate, World, run
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobpipe.coordinator.turns import AHEAD, TurnThread
+from jobpipe.coordinator.topic.fair_executor import AHEAD, TurnThread
 from jobpipe.net.servers.identity_quota import asking
 from tests.coordinator.kit import run, until
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.coordinator import Coordinator
-from jobpipe.coordinator.log_thread import LogThread
-from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.coordinator.topic_leases import TopicLeases
-from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.topic.log_thread import LogThread
+from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic.topic_leases import TopicLeases
+from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from jobpipe.store.database import Database

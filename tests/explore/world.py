@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from jobpipe.config import Config, load
-from jobpipe.coordinator import coordinator as coordinators
-from jobpipe.coordinator import host_servers, ownership
-from jobpipe.coordinator.host_servers import HostServers
-from jobpipe.coordinator.service import ControlService
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator import served_topics as coordinators
+from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.registration import host_servers, topic_claim
+from jobpipe.coordinator.registration.host_servers import HostServers
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout
 from jobpipe.net.address import Endpoint
@@ -284,7 +284,7 @@ class World:
             stack.enter_context(replaced(GuardedConnection, "on_statement", self._statement))
             stack.enter_context(replaced(time, "monotonic", self.loop.time))
             stack.enter_context(replaced(time, "sleep", self.loop.sleep))
-            stack.enter_context(replaced(ownership, "connect", self._connect))
+            stack.enter_context(replaced(topic_claim, "connect", self._connect))
             stack.enter_context(replaced(host_servers, "dial", lambda _, *where: self._connect(*where)))
             stack.enter_context(replaced(HostServers, "_ask", lambda servers: {HOST: str(HOST_ENDPOINT)}))
             self.host_folder = self.root / HOST

@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from jobpipe.config import Config, config_from_dict
-from jobpipe.coordinator.process import set_up_logging
+from jobpipe.coordinator.server_process import set_up_logging
 from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store.boundary import Boundary, ReadLimits

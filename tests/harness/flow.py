@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from jobpipe.config import config_from_dict
-from jobpipe.coordinator.process import set_up_logging
+from jobpipe.coordinator.server_process import set_up_logging
 from jobpipe.errors import LinkError, WaitTimeout
 from jobpipe.flows.flow_driver import Flow
 from jobpipe.flows.flow_settings import FlowOptions

@@ -172,7 +172,7 @@ class Harness:
 
     def data_processes(self) -> list[psutil.Process]:
         """Return the data processes of the publisher's coordinators, the youngest last."""
-        found = self._processes_of("jobpipe.coordinator.data_process")
+        found = self._processes_of("jobpipe.coordinator.data.data_process")
         return [each for each in found if not name_of(each).startswith("flow-")]
 
     def data_process(self) -> psutil.Process:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import config_from_dict
-from jobpipe.coordinator.process import set_up_logging
+from jobpipe.coordinator.server_process import set_up_logging
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.numbered_rows import NumberedRows

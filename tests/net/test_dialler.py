@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import load
-from jobpipe.coordinator.ownership import claim_topic
+from jobpipe.coordinator.registration.topic_claim import claim_topic
 from jobpipe.discovery.topic_lookup import TopicLocator, all_from_records, from_records
 from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocolError
 from jobpipe.net.address import Endpoint

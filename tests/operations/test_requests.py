@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.service import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import ControlService
 from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, TopicNotFound, shown
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import DATA

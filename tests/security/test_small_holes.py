@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.service import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import ControlService
 from jobpipe.errors import ConfigError, JobpipeError, SubscriptionNotFound, from_fault
 from jobpipe.net.links.socket_options import for_clients
 from jobpipe.net.servers import audit_log as auditing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config import load
-from jobpipe.coordinator.access import require_operation
+from jobpipe.coordinator.handlers.operation_rights import require_operation
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ

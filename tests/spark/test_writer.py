@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.admin import Admin
-from jobpipe.coordinator.presence import Parent
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.publishing.coordinator_launcher import parent_of
 from jobpipe.publishing.serving.shared_coordinator import attach_for, end_shared

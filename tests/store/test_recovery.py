@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.segment_files import held_part
+from jobpipe.coordinator.data.segment_files import held_part
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
 from jobpipe.flows.flow_source import Item, SourceReader
 from jobpipe.operations.flow_operations import FollowedPart

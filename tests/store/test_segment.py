@@ -204,7 +204,7 @@ def test_names_cannot_leave_the_directory(attempt: str) -> None:
         ("jobpipe.publishing.batch_target", "sqlite3"),
         ("jobpipe.store.topic_log", "pyarrow"),
         ("jobpipe.store.reader", "pyarrow"),
-        ("jobpipe.coordinator.data", "pyarrow"),
+        ("jobpipe.coordinator.data.data_server", "pyarrow"),
         ("jobpipe.hostserver.host_handlers", "pyarrow"),
     ],
 )

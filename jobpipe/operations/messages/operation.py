@@ -21,7 +21,7 @@ class Operation(Generic[R]):
         request: what comes with it; knows the operation's name, and what answers it.
         roles: whose HELLO may ask it.
         right: that the access list must give for the topic; None where the role's right is enough. Those of
-            the coordinator are all in :mod:`jobpipe.coordinator.access`.
+            the coordinator are all in :mod:`jobpipe.coordinator.handlers.operation_rights`.
         audited: who asked it, with what result, is written to the audit log.
         expensive: it takes long, or much; few of one identity run at once.
     """

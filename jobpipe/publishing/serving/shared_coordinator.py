@@ -26,7 +26,7 @@ import psutil
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.config.reading.file_permissions import folder_problem
-from jobpipe.coordinator.presence import Parent
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import AddressError, ConfigError, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.coordinator.presence import Parent
+from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import JobpipeError
 from jobpipe.operations.publisher_operations import MAX_WRITERS, OpenRequest
 from jobpipe.publishing.open_publishers import place_of

@@ -107,7 +107,7 @@ def _in_publisher() -> None:
 
 
 def _in_coordinator() -> None:
-    from jobpipe.coordinator.publisher_answers import PublisherAnswers
+    from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
     from jobpipe.store import seal
     from jobpipe.store.database import Database
 

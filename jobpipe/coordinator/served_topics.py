@@ -20,13 +20,13 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from jobpipe.config import Config
-from jobpipe.coordinator.data_child import DataChild
-from jobpipe.coordinator.higher_epoch import HigherEpoch
-from jobpipe.coordinator.host_servers import HostServers
-from jobpipe.coordinator.lasting import Lasting
-from jobpipe.coordinator.presence import Parent, ParentWatch
-from jobpipe.coordinator.registration import Registration
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.background_tasks import Lasting
+from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.registration.epoch_check import HigherEpoch
+from jobpipe.coordinator.registration.host_servers import HostServers
+from jobpipe.coordinator.registration.topic_registration import Registration
+from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic_liveness import Parent, ParentWatch
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.net.servers.identity_quota import Budgets

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobpipe.coordinator.answering import Answers, Context, pair
-from jobpipe.coordinator.segment_files import held_part
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.data.segment_files import held_part
+from jobpipe.coordinator.handlers.dispatch import Answers, Context, pair
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations import reader_operations, subscriber_operations
@@ -21,7 +21,7 @@ from jobpipe.store.plan import Plan
 from jobpipe.store.shared_plans import Planned, PlanOrder
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.coordinator import Coordinator
+    from jobpipe.coordinator.served_topics import Coordinator
 
 MAX_REPLIES = 4  # made of one plan: with the news of now and without, and some of earlier news
 

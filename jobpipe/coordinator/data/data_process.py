@@ -1,4 +1,4 @@
-"""``python -m jobpipe.coordinator.data_process``: the data server; ends when its standard input does."""
+"""``python -m jobpipe.coordinator.data.data_process``: the data server; ends when its standard input does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import config_from_dict
-from jobpipe.coordinator.data import DataService
-from jobpipe.coordinator.process import answer_ready, handle_signals, run_program
+from jobpipe.coordinator.data.data_server import DataService
+from jobpipe.coordinator.server_process import answer_ready, handle_signals, run_program
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.net.address import bind_in_range
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from jobpipe.coordinator.subscribers import Subscribers
-from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.topic.topic_state import TopicState
+from jobpipe.coordinator.topic.topic_subscribers import Subscribers
 from jobpipe.errors import ConfigError, DataLoss, TopicNotFound
 from jobpipe.net.retry import Deadline
 from jobpipe.store.boundary import Boundary, ReadLimits

@@ -7,8 +7,8 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.coordinator.turns import FairQueue, settle
+from jobpipe.coordinator.topic.fair_executor import FairQueue, settle
+from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.messages.message_fields import MAX_WAIT_SECONDS

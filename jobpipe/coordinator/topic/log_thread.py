@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from jobpipe.coordinator.turns import TurnThread
+from jobpipe.coordinator.topic.fair_executor import TurnThread
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull, TopicNotFound
 from jobpipe.store.topic_log import TopicLog
 

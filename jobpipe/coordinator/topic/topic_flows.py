@@ -13,9 +13,9 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jobpipe.coordinator.subscribers import Subscribers
-from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.coordinator.turns import FairQueue, settle
+from jobpipe.coordinator.topic.fair_executor import FairQueue, settle
+from jobpipe.coordinator.topic.topic_state import TopicState
+from jobpipe.coordinator.topic.topic_subscribers import Subscribers
 from jobpipe.errors import (
     ConfigError,
     FlowFailed,
@@ -192,7 +192,7 @@ class TopicFlows:
         A grant gives the cursors of a flow that reads this topic, and no others. A flow that publishes this topic holds
         its subscription at its source, so here its name is free for each peer that may read under it. Its cursors are
         for those who show its token, or, as its driver does, the job's secret, which
-        :class:`jobpipe.coordinator.service.ControlService` has checked.
+        :class:`jobpipe.coordinator.handlers.admin_handlers.ControlService` has checked.
         """
         key = FlowKey(asked.flow, asked.topic, asked.log)
         if link.hello.role != "publisher":

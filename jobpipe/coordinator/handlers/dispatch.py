@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations.messages.message_fields import Fields, RequestFor
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from jobpipe.coordinator.log_thread import LogThread
+from jobpipe.coordinator.topic.log_thread import LogThread
 from jobpipe.errors import TopicNotFound
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.operations.range_messages import LostBatch

@@ -13,12 +13,12 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.coordinator.access import may_have_holds_of_others, require_operation
-from jobpipe.coordinator.answering import Answering, Answers, Context, pair
-from jobpipe.coordinator.flow_answers import FlowAnswers
-from jobpipe.coordinator.publisher_answers import PublisherAnswers
-from jobpipe.coordinator.reader_answers import ReaderAnswers
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.handlers.dispatch import Answering, Answers, Context, pair
+from jobpipe.coordinator.handlers.flow_handlers import FlowAnswers
+from jobpipe.coordinator.handlers.operation_rights import may_have_holds_of_others, require_operation
+from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
+from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
 from jobpipe.net.links.async_link import Link
@@ -35,7 +35,7 @@ from jobpipe.operations.messages.operation import Operation, read_request
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.coordinator import Coordinator
+    from jobpipe.coordinator.served_topics import Coordinator
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class ControlService:
 
         Raises:
             Fenced, LinkEnded: the topic is not served here, as requests are told.
-            FlowNotFound, NotAuthorized: as :meth:`jobpipe.coordinator.topic_flows.TopicFlows.publishing`.
+            FlowNotFound, NotAuthorized: as :meth:`jobpipe.coordinator.topic.topic_flows.TopicFlows.publishing`.
         """
         if not hmac.compare_digest(hello.proof.encode(), self._secret):
             self._served(link).flows.publishing(hello.name or "", hello.proof)

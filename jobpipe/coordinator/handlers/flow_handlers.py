@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jobpipe.coordinator.answering import Answers, Context, pair
-from jobpipe.coordinator.holder import Holder
-from jobpipe.coordinator.segment_files import held_part
-from jobpipe.coordinator.topic import ServedTopic
-from jobpipe.coordinator.topic_state import either
+from jobpipe.coordinator.data.segment_files import held_part
+from jobpipe.coordinator.handlers.dispatch import Answers, Context, pair
+from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic.session_owner import Holder
+from jobpipe.coordinator.topic.topic_state import either
 from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations import flow_operations
@@ -20,7 +20,7 @@ from jobpipe.store.follow import Followed
 from jobpipe.store.parts import PartOutcome
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.coordinator import Coordinator
+    from jobpipe.coordinator.served_topics import Coordinator
 
 QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
 

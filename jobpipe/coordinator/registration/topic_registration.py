@@ -11,9 +11,9 @@ from functools import partial
 import psutil
 
 from jobpipe.config import Config
-from jobpipe.coordinator.data_child import DataChild
-from jobpipe.coordinator.ownership import claim_topic
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.registration.topic_claim import claim_topic
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.discovery.epoch_repair import implausible, readable_point
 from jobpipe.discovery.registry_handler import map_registry_errors

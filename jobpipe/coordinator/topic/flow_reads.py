@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from jobpipe.coordinator.topic_state import TopicState
-from jobpipe.coordinator.turns import settle
+from jobpipe.coordinator.topic.fair_executor import settle
+from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.flow_operations import MAX_PARTS, FollowRequest

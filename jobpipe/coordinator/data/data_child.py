@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.coordinator.process import start_program
+from jobpipe.coordinator.server_process import start_program
 from jobpipe.net.address import Endpoint
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class DataChild:
         with self._lock:
             self._release()
             self._process, ready = start_program(
-                "jobpipe.coordinator.data_process",
+                "jobpipe.coordinator.data.data_process",
                 {
                     "config": self._config.to_dict(),
                     "host": self._interface,

@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from jobpipe.coordinator.lasting import Lasting
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.background_tasks import Lasting
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound
 from jobpipe_registry.topic_records import MAX_STEP
 

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from jobpipe.coordinator.flow_reads import FlowReads
-from jobpipe.coordinator.log_thread import LogThread
-from jobpipe.coordinator.slots import SlotBinder
-from jobpipe.coordinator.subscribers import Subscribers
-from jobpipe.coordinator.topic_flows import TopicFlows, WrittenNow
-from jobpipe.coordinator.topic_holds import TopicHolds, hold_words
-from jobpipe.coordinator.topic_leases import TopicLeases
-from jobpipe.coordinator.topic_state import KnownLog, TopicState
+from jobpipe.coordinator.topic.flow_reads import FlowReads
+from jobpipe.coordinator.topic.log_thread import LogThread
+from jobpipe.coordinator.topic.topic_flows import TopicFlows, WrittenNow
+from jobpipe.coordinator.topic.topic_holds import TopicHolds, hold_words
+from jobpipe.coordinator.topic.topic_leases import TopicLeases
+from jobpipe.coordinator.topic.topic_slots import SlotBinder
+from jobpipe.coordinator.topic.topic_state import KnownLog, TopicState
+from jobpipe.coordinator.topic.topic_subscribers import Subscribers
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.servers.identity_quota import Budgets
 from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, OpenRequest

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe_registry.process_identity import lives
 
 log = logging.getLogger(__name__)

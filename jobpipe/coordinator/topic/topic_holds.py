@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply, HoldRequest
 from jobpipe.store.boundary import Boundary

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobpipe.coordinator.answering import Answers, Context, pair
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.handlers.dispatch import Answers, Context, pair
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
@@ -22,7 +22,7 @@ from jobpipe.store.redriven import SourceRow
 from jobpipe.store.seal import NewBatch
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.coordinator import Coordinator
+    from jobpipe.coordinator.served_topics import Coordinator
 
 
 MAX_ID = 128  # characters of an appender's query id

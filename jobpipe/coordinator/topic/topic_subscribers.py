@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jobpipe.coordinator.holder import Holder
-from jobpipe.coordinator.plans import Plans
-from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.topic.session_owner import Holder
+from jobpipe.coordinator.topic.topic_plans import Plans
+from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import (
     ConfigError,
     Fenced,

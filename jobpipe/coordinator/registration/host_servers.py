@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.coordinator.data_child import DataChild
-from jobpipe.coordinator.topic import ServedTopic
+from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.dial import dial
 from jobpipe.discovery.host_lookup import HostDirectory
 from jobpipe.errors import JobpipeError

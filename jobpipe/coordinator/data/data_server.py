@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobpipe.config import Config
-from jobpipe.coordinator.segment_files import map_range, part_header, receive_file
-from jobpipe.coordinator.turns import TurnThread
+from jobpipe.coordinator.data.segment_files import map_range, part_header, receive_file
+from jobpipe.coordinator.topic.fair_executor import TurnThread
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
 from jobpipe.net.links.async_link import Link

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.coordinator.topic_state import TopicState
+from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import Budgets, identity_of
