@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.store.files import file_name, new_write_id
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.retention import Retention
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.segment import SegmentFile
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.spool_files import file_name, new_write_id
 
 PARTITIONS = 8
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

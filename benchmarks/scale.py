@@ -37,8 +37,8 @@ from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import LATEST
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import LATEST
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper

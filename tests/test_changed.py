@@ -13,7 +13,7 @@ from tests.conftest import LONG_FILES
     [
         (["jobpipe/net/links/async_link.py"], ["tests/net"]),
         (
-            ["registry/jobpipe_registry/tree/registration_keeper.py", "jobpipe/store/seal.py"],
+            ["registry/jobpipe_registry/tree/registration_keeper.py", "jobpipe/store/log/seal.py"],
             ["tests/registry", "tests/store"],
         ),
         (["jobpipe/net/links/async_link.py", "tests/net/test_link.py"], ["tests/net"]),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from jobpipe.errors import UnsupportedType
 from jobpipe.operations.data_operations import PartHeader
-from jobpipe.store.segment import BOMB_FLOOR, BOMB_RATIO, DECODED_MAX, check_schema
+from jobpipe.store.spool.segment import BOMB_FLOOR, BOMB_RATIO, DECODED_MAX, check_schema
 
 EXTENSION = b"ARROW:extension:name"
 SHOWN = 100  # characters of Arrow's own words in an error

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from jobpipe.errors import RowTooLarge, SchemaMismatch, UnsupportedType
-from jobpipe.store.segment import DECODED_MAX, check_schema
+from jobpipe.store.spool.segment import DECODED_MAX, check_schema
 
 Field: TypeAlias = "pa.Field[Any]"
 

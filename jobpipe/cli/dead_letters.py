@@ -18,8 +18,8 @@ from jobpipe.cli.output import count, emit_json, emit_table, printable
 from jobpipe.cli.place import PlaceType
 from jobpipe.errors import NotAuthorized
 from jobpipe.plural import counted
-from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
-from jobpipe.store.files import is_topic
+from jobpipe.store.reading.boundary import EARLIEST, LATEST, Boundary
+from jobpipe.store.spool.spool_files import is_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
     from jobpipe.pipelines.redriving import Letter, Outcome
-    from jobpipe.store.redriven import SourceRow
+    from jobpipe.store.catalog.redrive_marks import SourceRow
     from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 SUFFIX = ".dead-letters"
@@ -252,7 +252,7 @@ def _in_file(file: Path, job: str) -> str:
 
 def _known(config: Config) -> list[str]:
     from jobpipe.admin import Admin
-    from jobpipe.store.spools import has_spool
+    from jobpipe.store.log.spools import has_spool
 
     with Admin(config) as admin:
         found = {line.name for line in admin.topics() if line.location is not None}

@@ -12,8 +12,8 @@ from jobpipe.config import Config
 from jobpipe.errors import TopicNotFound, TopicOwned
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.serving.spool_server import StandIn
-from jobpipe.store.files import check_topic
-from jobpipe.store.spools import has_spool
+from jobpipe.store.log.spools import has_spool
+from jobpipe.store.spool.spool_files import check_topic
 
 
 class Spools:

@@ -6,7 +6,7 @@ import click
 
 from jobpipe.config.types.source_types import one_time
 from jobpipe.config.types.value_types import BadValueError
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 
 MS_DIGITS = 12  # of a number that is no offset but milliseconds since 1970: from 1973 on
 

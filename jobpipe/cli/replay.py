@@ -18,7 +18,7 @@ from jobpipe.cli.output import emit_json
 from jobpipe.cli.place import PlaceType
 from jobpipe.errors import ConfigError, DataLoss, RowTooLarge, SchemaMismatch
 from jobpipe.plural import counted
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
     from jobpipe.publishing.appender import Appender, NewRows, Shape
-    from jobpipe.store.position import Position
+    from jobpipe.store.catalog.position import Position
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class _Replay:
         An offset may have other rows where another epoch sealed it: in a spool that was restored from a copy.
         """
         from jobpipe.publishing.appender import Appender
-        from jobpipe.store.batches import APPENDERS
+        from jobpipe.store.catalog.batches import APPENDERS
 
         what = json.dumps([self._topic, start.log, start.n, epoch, self._where, name])
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
@@ -284,8 +284,8 @@ class _Replay:
         """
         from jobpipe.admin import Admin
         from jobpipe.errors import TopicAway, TopicNotFound
-        from jobpipe.store.files import check_topic
-        from jobpipe.store.spools import has_spool, is_blank
+        from jobpipe.store.log.spools import has_spool, is_blank
+        from jobpipe.store.spool.spool_files import check_topic
 
         place = self._config.spool_dir / self._into
         check_topic(self._into)

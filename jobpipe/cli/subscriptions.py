@@ -11,7 +11,7 @@ from jobpipe.cli.flow import keeper_of_flow
 from jobpipe.cli.output import count, emit_json, emit_table, printable
 from jobpipe.cli.place import PlaceType
 from jobpipe.cli.status import connection, holder, last_seen, position, told
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 

@@ -12,7 +12,7 @@ import click
 from jobpipe.cli.audience import while_read
 from jobpipe.cli.context import Settings, pass_settings
 from jobpipe.cli.place import PlaceType
-from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
+from jobpipe.store.reading.boundary import COMMITTED, LATEST, Boundary
 
 if TYPE_CHECKING:
     import pyarrow as pa

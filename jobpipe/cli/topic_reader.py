@@ -25,9 +25,9 @@ from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
 from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.publishing.appender import marked_rows
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
-from jobpipe.store.redriven import SourceRow
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.catalog.redrive_marks import SourceRow
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.fetching.part_fetch import Fetched, fetch_plan
 from jobpipe.subscribing.lease_renewal import Held, held_while, lease_seconds
 from jobpipe.subscribing.one_off_requests import control_link

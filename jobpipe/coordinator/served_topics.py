@@ -33,7 +33,7 @@ from jobpipe.net.servers.identity_quota import Budgets
 from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.admin_operations import Driver
 from jobpipe.operations.publisher_operations import Admitted, OpenRequest
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
 from jobpipe_registry.handler import RegisterServerHandler
 
 log = logging.getLogger(__name__)

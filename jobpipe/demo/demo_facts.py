@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
+from jobpipe.store.reading.catalog_reader import CatalogReader, PageStart, SegmentRange
 
 # What is known of the flights of 2013.
 AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}

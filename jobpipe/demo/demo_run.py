@@ -45,7 +45,7 @@ from jobpipe.pipelines.states import JobState
 from jobpipe.pipelines.supervisor import JobView
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
-from jobpipe.store.spools import read_status
+from jobpipe.store.log.spools import read_status
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 TOPICS = ("flights", "delays")

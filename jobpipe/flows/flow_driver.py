@@ -35,7 +35,7 @@ from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import RETRYABLE, Deadline, backoff
 from jobpipe.operations.flow_operations import MAX_PARTS
 from jobpipe.operations.range_messages import News
-from jobpipe.store.cursors import Cursor
+from jobpipe.store.log.flow_cursors import Cursor
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, SchemaRequest
 from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanRequest, PollRequest
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.cursors import Cursor, FlowKey
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_cursors import Cursor, FlowKey
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.topic_follower import TopicFollower
 from jobpipe.subscribing.wait_log import connect
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from jobpipe.config import Config
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 
 
 class FlowState(enum.Enum):

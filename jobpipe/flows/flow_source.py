@@ -14,7 +14,7 @@ from jobpipe.config import Config
 from jobpipe.errors import DataLoss
 from jobpipe.flows.task_links import ControlLink
 from jobpipe.operations.flow_operations import FollowedPart, FollowRequest, PartAt
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching.part_fetch import Fetched, FetchRange, decode, fetch
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from jobpipe.flows.part_committer import FlowSealer, Publishes, Superseded
 from jobpipe.flows.task_links import ControlLink
 from jobpipe.flows.user_function import Function, Setup, call, context_of, set_up
 from jobpipe.operations.reader_operations import SchemaRequest
-from jobpipe.store.cursors import FlowKey
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_cursors import FlowKey
 
 log = logging.getLogger(__name__)
 

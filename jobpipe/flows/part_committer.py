@@ -28,10 +28,10 @@ from jobpipe.operations.flow_operations import (
     SealPartsRequest,
 )
 from jobpipe.publishing.batch_target import WriteTarget
-from jobpipe.store.cursors import FlowKey
-from jobpipe.store.files import new_write_id
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_cursors import FlowKey
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import new_write_id
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from jobpipe.operations.hello import check_hello
 from jobpipe.operations.host_operations import HOSTSERVER
 from jobpipe.operations.messages.message_fields import Fields, Nothing
 from jobpipe.operations.messages.operation import read_request
-from jobpipe.store.files import sync_directory
-from jobpipe.store.hostfolder import HostFolder
+from jobpipe.store.spool.host_folder import HostFolder
+from jobpipe.store.spool.spool_files import sync_directory
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 _OTHERS = CONTROL.keys() | DATA.keys()

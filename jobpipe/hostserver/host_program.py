@@ -16,7 +16,7 @@ from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require
 from jobpipe.net.retry import backoff
 from jobpipe.net.servers.link_server import Server
 from jobpipe.operations.host_operations import KEEP_SECONDS
-from jobpipe.store.hostfolder import HostFolder
+from jobpipe.store.spool.host_folder import HostFolder
 
 log = logging.getLogger(__name__)
 

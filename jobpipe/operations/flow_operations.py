@@ -33,7 +33,7 @@ from jobpipe.operations.messages.message_fields import (
 )
 from jobpipe.operations.publisher_operations import MAX_SEGMENTS, Admitted, Schema, SegmentObject, WriteId, segments_of
 from jobpipe.operations.range_messages import Stop
-from jobpipe.store.index import SegmentInfo
+from jobpipe.store.spool.segment_index import SegmentInfo
 from jobpipe_registry.names import MAX_PARALLELISM
 
 FLOW_TASKS = frozenset({"claim", "admit_part", "seal_parts"})

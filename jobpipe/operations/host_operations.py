@@ -21,7 +21,7 @@ from jobpipe.operations.messages.message_fields import (
     message,
 )
 from jobpipe.operations.messages.operation import EVERYBODY, Operation, table
-from jobpipe.store.index import Chunk
+from jobpipe.store.spool.segment_index import Chunk
 
 FILES_PAGE = 1000
 """Names of files in one answer, and in one request."""

@@ -31,8 +31,8 @@ from jobpipe.operations.messages.message_fields import (
     message,
     take,
 )
-from jobpipe.store.index import SegmentInfo, is_host_id
-from jobpipe.store.redriven import MARKS, SourceRow
+from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
+from jobpipe.store.spool.segment_index import SegmentInfo, is_host_id
 from jobpipe_registry.names import MAX_PARALLELISM
 
 MAX_SEGMENTS = 100_000  # of one batch; the 16 MiB of a frame hold fewer

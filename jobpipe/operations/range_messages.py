@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from jobpipe.operations.messages.checked_values import Items, PositionValue, Text, Whole
 from jobpipe.operations.messages.message_fields import MAX_PARTITION, At, Count, Fields, Flag, Nested, message
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 
 if TYPE_CHECKING:
-    from jobpipe.store.plan import Plan  # loads SQLite, which a worker has no use for
+    from jobpipe.store.reading.read_plan import Plan  # loads SQLite, which a worker has no use for
 
 MAX_LISTED = 1_000_000  # plans, lost batches and pieces of one answer; the 16 MiB of a frame hold fewer
 

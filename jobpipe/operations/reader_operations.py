@@ -31,7 +31,7 @@ from jobpipe.operations.messages.message_fields import (
     message,
 )
 from jobpipe.operations.range_messages import MAX_LISTED, LostBatches, PlannedRange, SchemaId, Stop
-from jobpipe.store.boundary import Boundary, ReadLimits
+from jobpipe.store.reading.boundary import Boundary, ReadLimits
 
 MAX_FITTING = 10_000  # schemas that a query says it can read
 

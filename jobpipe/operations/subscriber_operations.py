@@ -25,8 +25,8 @@ from jobpipe.operations.messages.message_fields import (
     message,
 )
 from jobpipe.operations.range_messages import LostBatches, News, PlannedRange, SchemaId, Stop
-from jobpipe.store.boundary import ReadLimits
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import ReadLimits
 
 MAX_HELD = 4096
 """Parts that come with the answer to `plan`, at most."""

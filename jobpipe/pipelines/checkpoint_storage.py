@@ -15,7 +15,7 @@ from jobpipe.pipelines.checkpoint_owner import MOST_BYTES, NAME, KnownSources, O
 from jobpipe.pipelines.context import name_of_source, view_of_source
 from jobpipe.pipelines.file_paths import local_folder
 from jobpipe.pipelines.pipeline import Job
-from jobpipe.store.files import sync_directory
+from jobpipe.store.spool.spool_files import sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

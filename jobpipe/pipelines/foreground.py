@@ -44,7 +44,7 @@ from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
 from jobpipe.pipelines.topic_watch import TopicView, Watcher
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
-from jobpipe.store.spools import has_spool, read_status
+from jobpipe.store.log.spools import has_spool, read_status
 from jobpipe_registry.process_identity import start_ticks
 
 POLL_SECONDS = 0.5

@@ -13,7 +13,7 @@ from jobpipe.pipelines.routes import fixed_target, matches, may_lead_to, problem
 from jobpipe.pipelines.spec import Mode, RouteSpec
 from jobpipe.pipelines.tree import Path, find
 from jobpipe.pipelines.wording import problem_at
-from jobpipe.store.files import is_topic
+from jobpipe.store.spool.spool_files import is_topic
 
 _ROUTED_DEPTH = 3  # jobs with routes, one after another, of whose topics the names are made
 MAX_NAME = 128  # characters of a topic's name, as is_topic has it

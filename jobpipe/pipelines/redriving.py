@@ -20,8 +20,8 @@ from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, RowTooLarge, SchemaMismatch, TopicNotFound
 from jobpipe.pipelines.source_rows import RowReader
 from jobpipe.publishing.appender import Make, NewRows, Shape
-from jobpipe.store.batches import APPENDERS
-from jobpipe.store.redriven import MARKS, SourceRow
+from jobpipe.store.catalog.batches import APPENDERS
+from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
 from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 log = logging.getLogger(__name__)

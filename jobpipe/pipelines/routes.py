@@ -10,7 +10,7 @@ from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.plugins import Topics
 from jobpipe.pipelines.spec import RouteSpec
-from jobpipe.store.files import is_topic
+from jobpipe.store.spool.spool_files import is_topic
 
 _GROUP = re.compile(r"[$\\](\d)")  # of the regular expression, as Flink CDC and Python have it
 

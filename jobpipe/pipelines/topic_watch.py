@@ -77,7 +77,7 @@ class Watcher:
         """All has ended: take the last state from the catalogs, and show the rates of the whole run.
 
         Args:
-            catalog: returns :func:`jobpipe.store.spools.read_status` of a topic; None if it is served still, or not
+            catalog: returns :func:`jobpipe.store.log.spools.read_status` of a topic; None if it is served still, or not
                 here: its last view stays.
         """
         for topic, view in self._views.items():

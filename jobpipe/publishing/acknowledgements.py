@@ -8,7 +8,7 @@ from jobpipe.operations.publisher_operations import AckedRequest
 from jobpipe.publishing.batch_admission import WAIT_SECONDS
 from jobpipe.publishing.coordinator_channel import Channel
 from jobpipe.publishing.publisher_log import WaitLogger
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 
 
 def wait_acked(channel: Channel, timeout: float, position: Position, *, stopped: str) -> None:

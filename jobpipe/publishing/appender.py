@@ -38,11 +38,11 @@ from jobpipe.operations.publisher_operations import (
 )
 from jobpipe.operations.reader_operations import SchemaReply, SchemaRequest
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
-from jobpipe.store.files import SegmentSink, new_write_id
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.redriven import MARKS, SourceRow
-from jobpipe.store.segment import SegmentFile
+from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import SegmentSink, new_write_id
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)

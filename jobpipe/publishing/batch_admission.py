@@ -13,7 +13,7 @@ from jobpipe.operations.publisher_operations import Admitted, BeginRequest, Last
 from jobpipe.publishing.coordinator_channel import Channel
 from jobpipe.publishing.first_publish_check import Newcomers, is_appended, series_of
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 
 WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (Portal.run)
 ADMISSION_SECONDS = 0.3  # room, the data process and host servers may be others after that

@@ -29,10 +29,10 @@ from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import RoomRequest
 from jobpipe.publishing.local_host_server import KeptLog, NearbyHost, find_nearby, upload
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
-from jobpipe.store.files import SEGMENTS, FileSegmentSink, file_name, holds_instance
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.segment import SegmentFile
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import SEGMENTS, FileSegmentSink, file_name, holds_instance
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import uuid
 
 from jobpipe.errors import NewCheckpoint
 from jobpipe.operations.publisher_operations import NewestQuery
-from jobpipe.store.batches import ONCE
+from jobpipe.store.catalog.batches import ONCE
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.host_operations import AdoptRequest, HostPutRequest, PrepareRequest
 from jobpipe.operations.messages.calls import ask_blocking, begin_upload, end_upload
-from jobpipe.store.files import SEGMENTS
-from jobpipe.store.hostfolder import Announced, announced, log_directory
+from jobpipe.store.spool.host_folder import Announced, announced, log_directory
+from jobpipe.store.spool.spool_files import SEGMENTS
 from jobpipe.wire.wire_messages import Hello
 
 logger = logging.getLogger(__name__)

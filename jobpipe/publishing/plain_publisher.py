@@ -29,8 +29,8 @@ from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.first_publish_check import series_id
 from jobpipe.publishing.topic_publisher import Publisher, SealedBatch
-from jobpipe.store.batches import ONCE
-from jobpipe.store.segment import check_schema
+from jobpipe.store.catalog.batches import ONCE
+from jobpipe.store.spool.segment import check_schema
 
 log = logging.getLogger(__name__)
 

@@ -47,8 +47,8 @@ from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, Channel
 from jobpipe.publishing.coordinator_launcher import CoordinatorProcess
 from jobpipe.publishing.first_publish_check import Newcomers, author
 from jobpipe.publishing.publisher_log import closing_warning
-from jobpipe.store.index import INLINE_MAX, SegmentInfo
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
 from jobpipe_registry.names import check_name
 from jobpipe_registry.registry_errors import RegistryError
 

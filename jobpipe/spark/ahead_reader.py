@@ -25,8 +25,8 @@ from jobpipe.spark.stream_reader import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, JobP
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.spark.versions import ReadAllAvailable, ReadLimit
-from jobpipe.store.boundary import ReadLimits
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
 from jobpipe.subscribing.fetching.slot_binding import SlotRange, bind
 

@@ -26,8 +26,8 @@ from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.ranges import ReadRange, pass_over
 from jobpipe.spark.reading import RangePartition, read_range
 from jobpipe.spark.user_errors import hide_traceback
-from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST, LATEST, Boundary
 from jobpipe.subscribing.lease_renewal import Held, held_while, lease_seconds
 from jobpipe.subscribing.one_off_requests import ask_schema, control_link
 from jobpipe.subscribing.subscriber_session import removed_before

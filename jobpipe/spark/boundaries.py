@@ -11,8 +11,8 @@ from typing import Any, Literal
 from jobpipe.config.types.source_types import by_topic, one_offset, one_time
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 
 Complain = Callable[[str, str], None]
 """(option, what was expected)"""

@@ -20,7 +20,7 @@ from jobpipe.spark.evolution import left_out, misfits
 from jobpipe.spark.metadata import with_metadata
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.schema import published_schema, spark_schema
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 
 log = logging.getLogger(__name__)
 

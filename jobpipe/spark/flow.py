@@ -17,7 +17,7 @@ from jobpipe.flows.flow_schema import EVOLUTIONS
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.task_threads import ThreadRunner
 from jobpipe.flows.user_function import FlowContext, Function, Setup, call, is_asynchronous, set_up
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe_registry.names import MAX_PARALLELISM, check_name
 from jobpipe_registry.registry_errors import InvalidName
 

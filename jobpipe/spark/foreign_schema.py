@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.errors import UnsupportedType
 from jobpipe.spark import versions
-from jobpipe.store.segment import MAX_DEPTH, MAX_FIELDS
+from jobpipe.store.spool.segment import MAX_DEPTH, MAX_FIELDS
 
 MAX_TEXT = 8 * 1024 * 1024  # characters of a schema in JSON
 SHOWN = 100  # characters of a schema's part in an error

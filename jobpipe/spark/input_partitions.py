@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jobpipe.operations.reader_operations import CutReply, CutRequest
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
 
 AskCut = Callable[[str, CutRequest], CutReply]

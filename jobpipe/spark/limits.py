@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from jobpipe.operations.subscriber_operations import Backlog, PlanReply
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.versions import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
-from jobpipe.store.boundary import Boundary, ReadLimits
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary, ReadLimits
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from jobpipe.errors import DataLoss
 from jobpipe.operations.range_messages import LostBatch
-from jobpipe.store.position import Position
-from jobpipe.store.slots import slot_id
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.slots import slot_id
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from jobpipe.spark.partitioner import Partitioner
 from jobpipe.spark.schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.stopping import QueryRun, query_stopped, stop_is_no_failure
 from jobpipe.spark.write import ACTIVE_SECONDS, TASK_INLINE_MAX, Rows, write_by_tasks, write_collected
-from jobpipe.store.index import SegmentInfo
+from jobpipe.store.spool.segment_index import SegmentInfo
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Up to where a stream reads in this run: to the ends that its options name, and with ``availableNow`` what is there.
 
-The publisher's coordinator decides where an end lies (:mod:`jobpipe.store.locate`) and tells it with each plan; what it
+The publisher's coordinator decides where an end lies (:mod:`jobpipe.store.reading.offset_resolution`) and tells it with each plan; what it
 has decided stays.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store.boundary import LATEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import LATEST, Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from jobpipe.spark.stream_ends import StreamEnds
 from jobpipe.spark.topics import StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
 from jobpipe.spark.versions import ReadLimit, SupportsTriggerAvailableNow
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.spark.fitness import STREAM, SchemaJudge
 from jobpipe.spark.options import SourceOptions
-from jobpipe.store.boundary import COMMITTED, EARLIEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.subscribing.topic_patterns import TopicFinder
 

@@ -25,8 +25,8 @@ from jobpipe.errors import ConfigError, DataLoss, JobpipeError, SchemaMismatch, 
 from jobpipe.spark.stream_reader import JobPipeStreamReader, Offset, offset_of
 from jobpipe.spark.topics import Positions, StreamTopics
 from jobpipe.spark.user_errors import hide_traceback
-from jobpipe.store.boundary import COMMITTED, LATEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import COMMITTED, LATEST, Boundary
 
 
 class UnlimitedStreamReader(JobPipeStreamReader):

@@ -25,7 +25,7 @@ from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.spark.collecting import collect_rows
 from jobpipe.spark.partitioner import Partitioner, unnamed
 from jobpipe.spark.workers import gc_freeze
-from jobpipe.store.index import SegmentInfo
+from jobpipe.store.spool.segment_index import SegmentInfo
 
 T = TypeVar("T")
 

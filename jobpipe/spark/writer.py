@@ -42,7 +42,7 @@ from jobpipe.spark.versions import DataSourceArrowWriter, DataSourceStreamArrowW
 from jobpipe.spark.workers import gc_freeze
 from jobpipe.spark.write import TASK_INLINE_MAX, Rows
 from jobpipe.spark.writer_options import WriterOptions
-from jobpipe.store.index import SegmentInfo
+from jobpipe.store.spool.segment_index import SegmentInfo
 
 log = logging.getLogger(__name__)
 

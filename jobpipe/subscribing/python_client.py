@@ -22,8 +22,8 @@ from jobpipe.net.links.fork_guard import Owner
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.data_operations import PartHeader
 from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanReply, PlanRequest
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.fetching.part_fetch import Fetched, decode, fetch_plan, is_intact
 from jobpipe.subscribing.topic_follower import ANSWER_SECONDS, FollowerState, TopicFollower
 from jobpipe.subscribing.wait_log import connect

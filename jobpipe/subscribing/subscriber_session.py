@@ -32,8 +32,8 @@ from jobpipe.operations.subscriber_operations import (
     SlotReply,
     SlotRequest,
 )
-from jobpipe.store.boundary import COMMITTED, LATEST, Boundary, ReadLimits
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import COMMITTED, LATEST, Boundary, ReadLimits
 from jobpipe.subscribing.topic_follower import FollowerState, TopicFollower
 from jobpipe.subscribing.wait_log import connect
 

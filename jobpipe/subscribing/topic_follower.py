@@ -41,7 +41,7 @@ from jobpipe.operations.messages.calls import ask
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import GrantRequest, PollRequest
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.topic_dialler import Dialler
 from jobpipe.wire.wire_messages import Hello
 

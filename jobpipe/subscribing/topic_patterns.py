@@ -14,8 +14,8 @@ from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.discovery.topic_lookup import TopicLocator, from_records
 from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
 from jobpipe.net.retry import RETRYABLE, Deadline
-from jobpipe.store.boundary import EARLIEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST, Boundary
 from jobpipe.subscribing.one_off_requests import ask_schema, control_link
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.subscribing.wait_log import log_while_waiting

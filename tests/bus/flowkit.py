@@ -17,7 +17,7 @@ from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.task_threads import ThreadRunner
 from jobpipe.flows.user_function import FlowContext
 from jobpipe.publishing.plain_publisher import PlainPublisher
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows, Report
 from tests.bus.kit import PATIENCE, until
 

@@ -14,8 +14,8 @@ from jobpipe.errors import AlreadyRedriven, JobpipeError, RowTooLarge
 from jobpipe.publishing.appender import Appender, Make, NewRows, Shape
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.serving.spool_server import StandIn
-from jobpipe.store.batches import APPENDERS
-from jobpipe.store.redriven import SourceRow
+from jobpipe.store.catalog.batches import APPENDERS
+from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.bus.kit import Bus, coordinator_of, kill, publish, read
 from tests.troubleshooting import on_page

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
-from jobpipe.store.boundary import EARLIEST, Boundary, ReadLimits
-from jobpipe.store.reader import CatalogReader
+from jobpipe.store.reading.boundary import EARLIEST, Boundary, ReadLimits
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import SCHEMA
 from tests.bus.kit import PATIENCE, named_link, until

@@ -18,8 +18,8 @@ from jobpipe.config import Config
 from jobpipe.errors import LinkBroken, LinkTimeout, RemoteProtocolError, TopicNotFound
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import FirstReply, FirstRequest, PlanReply, PlanRequest
-from jobpipe.store.boundary import EARLIEST
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST
 from jobpipe.subscribing import python_client, topic_follower
 from jobpipe.subscribing.python_client import Subscription
 from jobpipe.subscribing.topic_follower import FollowerState, TopicFollower

@@ -23,9 +23,9 @@ from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.files import write_id_of
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import write_id_of
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.testing import Checker, NumberedRows
 from jobpipe.wire import frames

@@ -41,8 +41,8 @@ from jobpipe.operations.flow_operations import (
     FollowedPart,
     SealPartsRequest,
 )
-from jobpipe.store.cursors import Cursor, FlowKey
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_cursors import Cursor, FlowKey
 from tests.bus.kit import PATIENCE
 
 LOG = "00112233445566aa"

@@ -18,7 +18,7 @@ from jobpipe.flows.flow_settings import FlowOptions, FlowState
 from jobpipe.flows.task_threads import ThreadRunner
 from jobpipe.flows.user_function import FlowContext
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from tests.bus.kit import PATIENCE, until
 from tests.troubleshooting import on_page
 

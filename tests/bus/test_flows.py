@@ -22,7 +22,7 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.admin_operations import DropRequest
 from jobpipe.operations.flow_operations import ResetFlowRequest
 from jobpipe.operations.messages.calls import ask_blocking
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import Checker
 from jobpipe.wire.wire_messages import Hello
 from tests.bus.flowkit import Chain, chain, same

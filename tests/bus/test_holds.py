@@ -23,7 +23,7 @@ from jobpipe.errors import (
 )
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.serving.spool_server import StandIn
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish, read, until
 from tests.bus.test_backpressure import SMALL, finish, in_thread

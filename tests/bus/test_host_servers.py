@@ -27,8 +27,8 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import EARLIEST
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST
 from jobpipe.subscribing.fetching import part_fetch as fetch_module
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.testing import Checker, Journal, NumberedRows

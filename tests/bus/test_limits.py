@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.limits import MicroBatchLimits
 from jobpipe.spark.source import JobPipeDataSource
-from jobpipe.store.boundary import ReadLimits
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
 from tests.bus.kit import Bus
 from tests.bus.query import Query

@@ -13,7 +13,7 @@ import pytest
 
 from jobpipe.coordinator.topic.topic_subscribers import UNDECIDED_SECONDS
 from jobpipe.errors import ConfigError, Fenced, NameTaken
-from jobpipe.store.boundary import EARLIEST, LATEST
+from jobpipe.store.reading.boundary import EARLIEST, LATEST
 from jobpipe.subscribing.python_client import Subscription
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows

@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.errors import DataLoss
 from jobpipe.publishing.coordinator_launcher import end_coordinators
-from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, ReadLimits
+from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, LATEST, ReadLimits
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, read, until

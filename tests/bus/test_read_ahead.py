@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from jobpipe.errors import ConfigError, DataLoss, Fenced, JobpipeError, SchemaMismatch
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.database import Database
-from jobpipe.store.files import CATALOG
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.spool.spool_files import CATALOG
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish, until
 from tests.bus.query import Query

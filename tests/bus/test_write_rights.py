@@ -33,7 +33,7 @@ from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.hostfolder import HostFolder
+from jobpipe.store.spool.host_folder import HostFolder
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.wire_messages import Hello, Request
 from tests.bus.hosts import HostServer

@@ -15,7 +15,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store import spools
+from jobpipe.store.log import spools
 from jobpipe.subscribing.python_client import subscribe
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.tree.tree_handler import TreeHandler

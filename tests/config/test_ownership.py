@@ -19,8 +19,8 @@ from jobpipe.config import Config, load, resolve
 from jobpipe.config.reading import config_loader, file_permissions
 from jobpipe.errors import ConfigError, SpoolError
 from jobpipe.net.servers.access_list import read_access
-from jobpipe.store.files import prepare_topic
-from jobpipe.store.hostfolder import HostFolder, announced
+from jobpipe.store.spool.host_folder import HostFolder, announced
+from jobpipe.store.spool.spool_files import prepare_topic
 
 TEXT = json.dumps({"jobpipe.retention.time": "7s"})
 STRANGER = 54321

@@ -8,8 +8,8 @@ import pytest
 
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options import SourceOptions
-from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 
 POSITION = '{"epoch": 1, "log": "0123456789abcdef", "n": 4, "r": 2}'
 

@@ -16,7 +16,7 @@ from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.pipelines.installed import PlugInKind, Plugins
 from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.states import JobState
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.pipelines.waiting import DEADLINE, eventually

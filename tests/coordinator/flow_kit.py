@@ -17,10 +17,10 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.publisher_operations import Schema
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.cursors import FlowKey
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_cursors import FlowKey
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.reading.boundary import Boundary
 from tests.coordinator.kit import World, run
 from tests.store.build import SCHEMA, rows, written
 

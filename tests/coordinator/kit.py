@@ -15,8 +15,8 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.publisher_operations import OpenRequest
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.store.build import SCHEMA, rows, written
 

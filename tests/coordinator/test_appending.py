@@ -33,11 +33,11 @@ from jobpipe.operations.publisher_operations import (
     SealReply,
     SealRequest,
 )
-from jobpipe.store import batches
-from jobpipe.store.batches import APPENDERS
-from jobpipe.store.files import new_write_id
-from jobpipe.store.index import INLINE_MAX
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog import batches
+from jobpipe.store.catalog.batches import APPENDERS
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.segment_index import INLINE_MAX
+from jobpipe.store.spool.spool_files import new_write_id
 from tests.coordinator.kit import World, run
 from tests.coordinator.test_prepared import JOB, SMALL, A, Asking
 from tests.store.build import SCHEMA, rows, written
@@ -423,7 +423,7 @@ def test_a_killed_coordinator_has_both_or_neither(world: World, monkeypatch: pyt
         await asking.publish(0)
         await asking.append(0, (1, 0))
         with monkeypatch.context() as patch:
-            patch.setattr("jobpipe.store.redriven.Redriven.mark", _fails)
+            patch.setattr("jobpipe.store.catalog.redrive_marks.Redriven.mark", _fails)
             with pytest.raises(SpoolError, match="power"):
                 await asking.append(1, (2, 0))
         store: TopicLog = asking.topic.store

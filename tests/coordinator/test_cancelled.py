@@ -10,9 +10,9 @@ import pytest
 
 from jobpipe.coordinator.registration.epoch_check import HigherEpoch
 from jobpipe.errors import LinkBroken, LinkTimeout, NameTaken, RegistryUnavailable, TopicNotFound
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.subscriptions import Subscriptions
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.subscriptions.positions import Subscriptions
 from tests.coordinator.kit import Gate, World, run, seal, until
 
 LINK = cast("Any", SimpleNamespace(ended=None, silence=0.0, peer_names=()))
@@ -228,7 +228,9 @@ def test_taking_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
             return topic.head.n == 1
 
         monkeypatch.setattr(topic, "must_be_sealed_again", must)
-        monkeypatch.setattr("jobpipe.store.hosts.Hosts.take_back", lambda self, query_id, batch_id: taken.append(1))
+        monkeypatch.setattr(
+            "jobpipe.store.log.host_segments.Hosts.take_back", lambda self, query_id, batch_id: taken.append(1)
+        )
         monkeypatch.setattr(topic.store.batches, "head", lambda: SimpleNamespace(n=0))
         taken: list[int] = []
         await cancelled_inside(host.take_back(topic, "q", 0), TopicLog, "take_over", monkeypatch)

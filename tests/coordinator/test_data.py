@@ -15,10 +15,10 @@ from jobpipe.config import load
 from jobpipe.coordinator.data.data_server import DataService
 from jobpipe.errors import DataLoss, SegmentCorrupt
 from jobpipe.net.links.async_link import Link
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.retention import Retention
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from jobpipe.wire.wire_messages import Request
 from tests.store.build import seal
 
@@ -132,7 +132,7 @@ def test_a_file_that_goes_between_the_look_and_the_mapping(tmp_path: Path, remov
 
 def test_a_file_that_goes_before_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R15: between the catalog's answer and the look at the files; no read of the catalog is open then (R8)."""
-    from jobpipe.store import reader as module
+    from jobpipe.store.reading import catalog_reader as module
 
     log = opened(tmp_path, "orders")
     end = seal(log, 0, inline=False)

@@ -31,10 +31,10 @@ from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations import flow_operations
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import PollRequest
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.follow import PartReader
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.reading.change_feed import PartReader
 from tests.coordinator.flow_kit import ARROW, LINK, SOON, Counted, Source, answered, at, scenario, waits
 from tests.coordinator.kit import Gate, World, run
 from tests.store.build import rows, written
@@ -383,7 +383,7 @@ def test_a_topic_that_is_closed_answers_those_who_follow(world: World) -> None:
 
 def test_an_answer_has_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one task asks for at once is memory, and a turn of the log's thread; the rest it fetches."""
-    monkeypatch.setattr("jobpipe.store.follow.ANSWER_BYTES", 10_000)
+    monkeypatch.setattr("jobpipe.store.reading.change_feed.ANSWER_BYTES", 10_000)
 
     async def work(source: Source) -> None:
         for number in range(4):

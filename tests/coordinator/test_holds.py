@@ -12,7 +12,7 @@ from jobpipe.coordinator.topic import topic_subscribers
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import ConfigError, SpoolError, TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply, HoldRequest
-from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
+from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 from tests.coordinator.kit import DEADLINE, World, run, seal
 
 

@@ -16,10 +16,10 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.store.database import Database
-from jobpipe.store.retention import Retirer
-from jobpipe.store.subscriptions import Subscriptions
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.log.retention import Retirer
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.subscriptions.positions import Subscriptions
 from jobpipe.wire.wire_messages import Reply
 from jobpipe_registry.nodes import Create
 from jobpipe_registry.process_identity import Place

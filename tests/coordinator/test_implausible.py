@@ -12,8 +12,8 @@ import pytest
 from jobpipe.discovery import epoch_repair
 from jobpipe.discovery.epoch_repair import repair_epoch
 from jobpipe.errors import ConfigError, TopicOwned
-from jobpipe.store.recovery import RecoveryPoint
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.recovery import RecoveryPoint
+from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.wire.codec import MAX_ID
 from jobpipe_registry.topic_records import MAX_EPOCH, MAX_STEP
 from tests.coordinator.kit import NAMESPACE, World, run, seal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.store.files import Reserve
+from jobpipe.store.spool.spool_files import Reserve
 from tests.coordinator.kit import World, run
 from tests.store.build import seal
 from tests.store.test_log_size import MIB, ROWS, log_bytes, overlapping_readers

@@ -16,9 +16,9 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss, Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.subscriber_operations import PlanReply, PlanRequest
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
-from jobpipe.store.shared_plans import PlanOrder, SharedPlans
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.reading.shared_plans import PlanOrder, SharedPlans
 from jobpipe.subscribing.fetching.part_fetch import decode
 from tests.coordinator.kit import World, run, seal, until
 

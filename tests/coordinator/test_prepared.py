@@ -31,7 +31,7 @@ from jobpipe.operations.publisher_operations import (
     SealReply,
     SealRequest,
 )
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.wire.wire_messages import Hello, Request
 from tests.coordinator.kit import World, run
 from tests.store.build import SCHEMA, rows, written

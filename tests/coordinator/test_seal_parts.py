@@ -24,11 +24,11 @@ from jobpipe.errors import (
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Fields
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.cursors import Cursors
-from jobpipe.store.database import Database
-from jobpipe.store.position import Position
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_cursors import Cursors
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.boundary import Boundary
 from tests.coordinator.flow_kit import (
     KEY,
     LINK,

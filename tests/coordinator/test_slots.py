@@ -12,7 +12,7 @@ import pytest
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss, LinkBroken, LinkEnded
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from tests.coordinator.kit import World, run, seal
 from tests.troubleshooting import on_page
 

@@ -22,9 +22,9 @@ from jobpipe.operations.subscriber_operations import GrantRequest
 from jobpipe.publishing import topic_publisher
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from jobpipe.subscribing import python_client
 from jobpipe.subscribing.python_client import Subscription
 from jobpipe.subscribing.topic_follower import FollowerState

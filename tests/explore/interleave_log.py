@@ -18,16 +18,16 @@ from unittest import mock
 import pyarrow as pa
 
 from jobpipe.errors import JobpipeError, SpoolError
-from jobpipe.store.cursors import Cursor, FlowKey
-from jobpipe.store.files import Reserve, file_name, new_write_id
-from jobpipe.store.index import INLINE_MAX, SegmentInfo
-from jobpipe.store.parts import SegmentPart
-from jobpipe.store.position import Position
-from jobpipe.store.recovery import RecoveryPoint
-from jobpipe.store.retention import Retention
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.segment import SegmentFile
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.catalog.recovery import RecoveryPoint
+from jobpipe.store.log.flow_commits import SegmentPart
+from jobpipe.store.log.flow_cursors import Cursor, FlowKey
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
+from jobpipe.store.spool.spool_files import Reserve, file_name, new_write_id
 from jobpipe.testing import Journal, NumberedRows
 from jobpipe.testing.numbered_rows import SCHEMA
 from tests.explore.interleave_steps import mend_disk

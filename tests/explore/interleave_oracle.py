@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from jobpipe.errors import Fenced, JobpipeError
-from jobpipe.store.files import CATALOG
-from jobpipe.store.reader import CatalogReader
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.spool.spool_files import CATALOG
 from jobpipe.testing import Checker
 from tests.explore.interleave_log import FLOW, HISTORY, PARTITIONS, TOPIC, World, part_tables
 from tests.store.build import decode, pieces_of

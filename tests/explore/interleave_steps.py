@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import jobpipe.store.database
+import jobpipe.store.catalog.catalog_file
 from tests.explore import sqlite_files
 from tests.explore.virtual_time import Stuck, closed_lock
 
@@ -261,7 +261,7 @@ def stepping() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(sqlite_files.watched(_Files()))
         proxy = Changed(sqlite3, connect=_connect)
-        stack.enter_context(mock.patch.object(jobpipe.store.database, "sqlite3", proxy))
+        stack.enter_context(mock.patch.object(jobpipe.store.catalog.catalog_file, "sqlite3", proxy))
         for name in FUNCTIONS:
             stack.enter_context(mock.patch.object(os, name, _stepped(name, getattr(os, name))))
         yield

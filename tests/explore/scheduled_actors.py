@@ -22,9 +22,9 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from jobpipe.testing import Checker
 from jobpipe.wire.wire_messages import Hello
 from tests.explore.scheduled_process import Process

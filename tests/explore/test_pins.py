@@ -20,10 +20,10 @@ from jobpipe.coordinator.topic.topic_leases import TopicLeases
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
-from jobpipe.store.database import Database
-from jobpipe.store.files import rewrite_file
-from jobpipe.store.tables import check_format
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.catalog.catalog_tables import check_format
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.spool_files import rewrite_file
 from jobpipe_registry.tree.last_call_wins import AskedLast
 from tests.explore import cancel, fail
 from tests.explore.interleave import Explorer, Spec

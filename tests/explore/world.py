@@ -32,12 +32,12 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout
 from jobpipe.net.address import Endpoint
-from jobpipe.store.files import SEGMENTS, file_name
-from jobpipe.store.index import INLINE_MAX, SegmentInfo
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader, SegmentRange
-from jobpipe.store.segment import SegmentFile
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.catalog_reader import CatalogReader, SegmentRange
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
+from jobpipe.store.spool.spool_files import SEGMENTS, file_name
 from jobpipe.testing import SCHEMA
 from jobpipe.wire.wire_messages import Hello, Reply, Request
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes

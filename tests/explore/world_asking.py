@@ -9,8 +9,8 @@ from typing import Any
 
 from jobpipe.errors import LinkClosed
 from jobpipe.operations.reader_operations import lease_name
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import SCHEMA
 from tests.explore.world_stage import BASE, EARLIEST, SUBSCRIBER, Stage, Violation
 

@@ -11,8 +11,8 @@ from typing import Any
 from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import Fenced, FlowNotFound, HoldNotFound, JobpipeError, TopicNotFound, TopicOwned
 from jobpipe.net.servers.write_tokens import write_ticket
-from jobpipe.store.batches import APPENDERS
-from jobpipe.store.files import new_write_id
+from jobpipe.store.catalog.batches import APPENDERS
+from jobpipe.store.spool.spool_files import new_write_id
 from jobpipe.testing import SCHEMA
 from jobpipe_registry.topic_records import OwnerRecord
 from tests.explore import world_asking as asking

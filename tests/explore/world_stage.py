@@ -13,10 +13,10 @@ import sqlite3
 from typing import Any
 
 from jobpipe.errors import JobpipeError
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.files import CATALOG
-from jobpipe.store.position import Position
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.spool.spool_files import CATALOG
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
 from tests.explore.world import TOPIC, Coordinator, FakeLink, World, open_files, read_rows, written
 

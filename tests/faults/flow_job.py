@@ -7,7 +7,7 @@ from jobpipe.config import load
 from jobpipe.flows.flow_driver import Flow
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.task_threads import ThreadRunner
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import SCHEMA
 
 

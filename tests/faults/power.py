@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobpipe.errors import SpoolError
-from jobpipe.store.retention import Retention
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.topic_log import TopicLog
 
 TRACED = "openat,open,creat,write,pwrite64,writev,pwritev,fsync,fdatasync,ftruncate,fallocate,rename,unlink,mkdir,link"
 CALL = re.compile(r"^(\w+)\((.*)\)\s+= (-?\d+)", re.DOTALL)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import Admin
-from jobpipe.store.boundary import EARLIEST
+from jobpipe.store.reading.boundary import EARLIEST
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, Reader, coordinator_of, named_link, publish, until
 from tests.faults.points import FaultPoints

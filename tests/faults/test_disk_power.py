@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import SegmentCorrupt
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from tests.faults.power import SAID, TRACED, Disk
 from tests.faults.rig import chance
 from tests.store.build import FIRST, TOPIC, read

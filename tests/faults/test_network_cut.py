@@ -25,7 +25,7 @@ from jobpipe.net.links.event_loop_thread import Portal
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching import part_fetch as fetching
 from jobpipe.testing import Checker, Journal, NumberedRows
 from jobpipe.wire.wire_messages import Hello

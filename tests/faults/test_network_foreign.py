@@ -14,7 +14,7 @@ import pytest
 
 from jobpipe.discovery.topic_lookup import locate
 from jobpipe.net.tls.certificates import ensure_home
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.testing.delivery_checker import Checker
 from tests.faults.rig import FILES, PAUSE, chance, conclude, gone, later_rows, more, processes_of, running

@@ -28,8 +28,8 @@ from jobpipe.config import Config, config_from_dict
 from jobpipe.coordinator.server_process import set_up_logging
 from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
-from jobpipe.store.boundary import Boundary, ReadLimits
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary, ReadLimits
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 

@@ -29,7 +29,7 @@ from jobpipe.flows.flow_driver import Flow
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.flow_task import TaskEnd, TaskOrder, run_task
 from jobpipe.flows.user_function import FlowContext
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing.numbered_rows import SCHEMA
 
 ATTEMPTS = 4  # of one task that die, as Spark's spark.task.maxFailures

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from jobpipe.store.files import file_name, new_write_id
-from jobpipe.store.index import INLINE_MAX, SegmentIndex, SegmentInfo
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.position import Position
-from jobpipe.store.retention import Retention
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.segment import SegmentFile
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentIndex, SegmentInfo
+from jobpipe.store.spool.spool_files import file_name, new_write_id
 
 Numbers = tuple[tuple[int, ...], ...]  # of each record batch of each partition
 

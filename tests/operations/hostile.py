@@ -7,8 +7,8 @@ from typing import Any
 
 from jobpipe.operations.messages.checked_values import Check, Items, Truth
 from jobpipe.operations.messages.message_fields import Fields, checks
-from jobpipe.store.boundary import EARLIEST, Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST, Boundary
 
 PLACE = Position("0123456789abcdef", 1, 1).to_json()
 PLACED = f"{'0' * 16}-{'0' * 32}"  # of a log, at host servers

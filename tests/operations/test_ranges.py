@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobpipe.operations.range_messages import LostBatch, PlannedRange
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 
 LOG = "0" * 16
 

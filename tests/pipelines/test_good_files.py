@@ -15,7 +15,7 @@ from jobpipe.pipelines.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.loading import load_pipeline
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.spec import Mode
-from jobpipe.store.boundary import EARLIEST, Boundary
+from jobpipe.store.reading.boundary import EARLIEST, Boundary
 from tests.pipelines.conftest import Write, loaded, problems
 
 FLIGHTS = Path(__file__).parent / "flights.yaml"

@@ -23,7 +23,7 @@ from jobpipe.errors import (
 from jobpipe.pipelines import redriving
 from jobpipe.pipelines.redriving import Letter, Redrive, letters_of
 from jobpipe.publishing.appender import Make, Shape
-from jobpipe.store.redriven import SourceRow
+from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from jobpipe import JobPipeSink
 from jobpipe.spark.options import SourceOptions
 from jobpipe.spark.reading import RangePartition
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
 
 PAGES = ("environment/", "jobs/", "SQL/", "StreamingQuery/", "executors/")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from jobpipe.store.index import SegmentIndex, SegmentInfo
+from jobpipe.store.spool.segment_index import SegmentIndex, SegmentInfo
 from jobpipe.wire import Kind, Message, Side
 from jobpipe.wire.codec import encode
 from jobpipe.wire.frames import HEADER, crc_of, encode_header

@@ -31,12 +31,12 @@ import pyarrow as pa
 from jobpipe.errors import JobpipeError
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.links.link_timeouts import Timing
-from jobpipe.store.files import file_name, new_write_id
-from jobpipe.store.index import SegmentIndex, SegmentInfo
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.segment import SegmentWriter
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.spool.segment import SegmentWriter
+from jobpipe.store.spool.segment_index import SegmentIndex, SegmentInfo
+from jobpipe.store.spool.spool_files import file_name, new_write_id
 from jobpipe.subscribing.fetching import part_fetch
 from jobpipe.wire import Connection, Part, Reply, Request, Side
 from tests.security.mutate import Mutator

@@ -16,7 +16,7 @@ from jobpipe.arrow.ipc_validation import declared_size
 from jobpipe.errors import LinkBroken, RemoteProtocolError, SegmentCorrupt
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.data_operations import PartHeader
-from jobpipe.store.index import SegmentIndex, SegmentInfo
+from jobpipe.store.spool.segment_index import SegmentIndex, SegmentInfo
 from jobpipe.wire import ENDED, NEED_DATA, Connection, DataHeader, Hello, Kind, Request, Side, Welcome
 from jobpipe.wire.codec import decode
 from jobpipe.wire.frames import CONTROL_LIMIT, HEADER

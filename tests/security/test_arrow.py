@@ -12,7 +12,7 @@ import pytest
 from jobpipe.arrow.ipc_validation import declared_size
 from jobpipe.errors import RemoteProtocolError, SchemaMismatch, SegmentCorrupt, UnsupportedType
 from jobpipe.operations.data_operations import PartHeader
-from jobpipe.store.segment import BOMB_FLOOR, MAX_DEPTH, SegmentWriter, check_schema
+from jobpipe.store.spool.segment import BOMB_FLOOR, MAX_DEPTH, SegmentWriter, check_schema
 from jobpipe.subscribing.fetching.part_fetch import _decode
 from tests.net.test_decode import Chunks, header_of, source
 

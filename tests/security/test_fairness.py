@@ -25,8 +25,8 @@ from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.net.tls.tls_context import Credentials, client_context
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import EARLIEST
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST
 from jobpipe.wire import Hello
 from tests.security.kit import TIMING, TOPIC, World, full, settings
 from tests.store.build import open_log, seal

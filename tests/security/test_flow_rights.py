@@ -11,8 +11,8 @@ import pytest
 
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, RemoteProtocolError
 from jobpipe.net.tls.tls_context import Credentials
-from jobpipe.store.boundary import EARLIEST
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST
 from jobpipe.testing import SCHEMA
 from tests.security.conftest import Served
 from tests.security.test_rights import LARGE, ask, dial

@@ -36,11 +36,11 @@ from jobpipe.operations.host_operations import ReadRequest
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.reader_operations import lease_name
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import EARLIEST, LATEST, Boundary
-from jobpipe.store.files import FileSegmentSink
-from jobpipe.store.index import Chunk
-from jobpipe.store.position import Position
-from jobpipe.store.segment import SegmentFile
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST, LATEST, Boundary
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import Chunk
+from jobpipe.store.spool.spool_files import FileSegmentSink
 from jobpipe.testing import NumberedRows
 from jobpipe.wire import Hello
 from tests.security.conftest import Served

@@ -20,7 +20,7 @@ from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.tls.certificates import describe
 from jobpipe.operations.admin_operations import DropLeaseRequest, DropRequest, MovedReply, SeekRequest
 from jobpipe.operations.coordinator_operations import CONTROL
-from jobpipe.store.boundary import LATEST
+from jobpipe.store.reading.boundary import LATEST
 from jobpipe.wire.codec import decode, encode
 from jobpipe.wire.frames import Kind
 from jobpipe.wire.wire_messages import Fault

@@ -14,8 +14,8 @@ from jobpipe.errors import LinkError
 from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.spark.partitioner import Partitioner
 from jobpipe.spark.write import Rows, _is_small, write_collected
-from jobpipe.store.files import new_write_id
-from jobpipe.store.index import INLINE_MAX, SegmentInfo
+from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
+from jobpipe.store.spool.spool_files import new_write_id
 
 SEED = int(os.environ.get("JOBPIPE_SEED") or random.SystemRandom().randrange(10**6))
 TYPES = [pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.decimal128(38, 2), pa.list_(pa.int32())]

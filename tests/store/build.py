@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobpipe.store.files import file_name, new_write_id
-from jobpipe.store.index import INLINE_MAX, SegmentInfo
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader, SegmentRange
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.segment import SegmentFile
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader, SegmentRange
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
+from jobpipe.store.spool.spool_files import file_name, new_write_id
 
 TOPIC = "orders"
 FIRST = 1_000_000_000  # number of the first row of batch 0: all rows are equally long

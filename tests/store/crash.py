@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
-from jobpipe.store import database, retention
-from jobpipe.store.database import Database
-from jobpipe.store.files import file_name, new_write_id
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.retention import Retention
-from jobpipe.store.segment import SegmentFile
+from jobpipe.store.catalog import catalog_file
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.log import retention
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile
+from jobpipe.store.spool.spool_files import file_name, new_write_id
 from tests.store.build import SCHEMA, TOPIC, open_log, read, rows, seal
 
 rows(0, 0, 1)  # pyarrow imports pandas for its first array: the fork server pays for it, once
@@ -143,7 +144,7 @@ def succeed(said: Connection) -> None:
     no lock, but says "locked". Asked to do it slowly, it says "begun" in the middle of its first seal, and goes on at
     the next message.
     """
-    database._BUSY_SECONDS = 0.0
+    catalog_file._BUSY_SECONDS = 0.0
     commit = Database._commit
     slowly = False
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
 
 LOG = "0123456789abcdef"
 NUMBERS = st.integers(0, 2**63 - 1)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import SpoolError, SpoolFull
-from jobpipe.store.database import Database
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from tests.store import crash
 from tests.store.build import FIRST, TOPIC, look_into, open_log, read, rows, seal, written
 from tests.store.children import Child

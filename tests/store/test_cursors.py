@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import Fenced, FlowNotFound, JobpipeError, SpoolError
-from jobpipe.store.cursors import FORGET_SECONDS, Cursor, FlowKey
-from jobpipe.store.parts import PartOutcome, SegmentPart
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_commits import PartOutcome, SegmentPart
+from jobpipe.store.log.flow_cursors import FORGET_SECONDS, Cursor, FlowKey
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
 from tests.store.build import SCHEMA, open_log, rows, written
 
 LOG = "00112233445566aa"

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
-from jobpipe.store import cuts as cutting
-from jobpipe.store.cuts import Cut
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading import range_splitting as cutting
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.reading.range_splitting import Cut
 from tests.store.build import TOPIC, open_log, pieces_of, read, seal
 from tests.store.test_recovery import lose, point_before
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import Fenced, SpoolError
-from jobpipe.store.epochs import CatalogEpochs, lower_epochs, read_epochs
-from jobpipe.store.files import CATALOG
+from jobpipe.store.catalog.epochs import CatalogEpochs, lower_epochs, read_epochs
+from jobpipe.store.spool.spool_files import CATALOG
 from tests.store.build import TOPIC, look_into, open_log, seal
 
 END = 2**53 - 1  # what a subscriber can be told

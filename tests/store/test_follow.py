@@ -11,9 +11,9 @@ import pytest
 from jobpipe.errors import DataLoss
 from jobpipe.flows.flow_source import Item, SourceReader
 from jobpipe.operations.flow_operations import FollowedPart
-from jobpipe.store.follow import Followed
-from jobpipe.store.position import Position
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.change_feed import Followed
 from tests.store.build import open_log, seal
 
 FLOW = "alerts"

@@ -9,11 +9,11 @@ import pytest
 
 from jobpipe.errors import DataLoss, Fenced
 from jobpipe.publishing.first_publish_check import series_id
-from jobpipe.store import retention
-from jobpipe.store.epochs import lower_epochs
-from jobpipe.store.position import Position
-from jobpipe.store.retention import ONCE_KEPT, Retention
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.epochs import lower_epochs
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log import retention
+from jobpipe.store.log.retention import ONCE_KEPT, Retention
+from jobpipe.store.log.topic_log import TopicLog
 from tests.store.build import TOPIC, look_into, open_log, seal
 
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)  # whatever is acknowledged may go

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, HoldNotFound, NotAuthorized
-from jobpipe.store import holds as module
-from jobpipe.store.holds import FORGET_SECONDS, Hold, held_back
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.spools import read_spool
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.spools import read_spool
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.subscriptions import holds as module
+from jobpipe.store.subscriptions.holds import FORGET_SECONDS, Hold, held_back
 from tests.store import crash
 from tests.store.build import TOPIC, open_log, read, seal
 from tests.store.children import Child

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.errors import RemoteProtocolError, SegmentCorrupt
-from jobpipe.store.index import CHUNK, SegmentIndex, SegmentInfo
+from jobpipe.store.spool.segment_index import CHUNK, SegmentIndex, SegmentInfo
 
 
 @st.composite

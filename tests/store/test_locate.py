@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
-from jobpipe.store.boundary import COMMITTED, EARLIEST, LATEST, Boundary
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 from tests.store.build import TOPIC, look_into, open_log, seal
 
 EPOCH_1970 = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import SpoolError
-from jobpipe.store import locked_by as holding
-from jobpipe.store.database import Database
-from jobpipe.store.locked_by import holder
+from jobpipe.store.catalog import lock_holder as holding
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.catalog.lock_holder import holder
 
 TOPIC = "orders"
 HOLD = """
@@ -27,7 +27,7 @@ sys.stdin.read()
 @pytest.mark.processes
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_process_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
-    monkeypatch.setattr("jobpipe.store.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("jobpipe.store.catalog.catalog_file._BUSY_SECONDS", 0.1)
     path = tmp_path / "catalog.db"
 
     def connect() -> Database:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.store.files import Reserve
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.spool.spool_files import Reserve
 from tests.store.build import TOPIC, open_log, seal
 
 MIB = 1024 * 1024

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import SpoolError
-from jobpipe.store import database as module
+from jobpipe.store.catalog import catalog_file as module
 from tests.store.build import open_log
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import Fenced, SpoolError
-from jobpipe.store import hosts
-from jobpipe.store.database import Database
-from jobpipe.store.files import holds_instance, new_write_id
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.log import host_segments
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import holds_instance, new_write_id
 from tests.store.build import SCHEMA, TOPIC, open_log, rows, seal, written
 
 
@@ -86,7 +86,7 @@ def test_a_coordinator_that_was_replaced_leaves_the_mark_of_the_next(tmp_path: P
 
 def test_opening_a_catalog_drops_no_lock_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R1's sibling: a descriptor that is opened and closed beside SQLite's would drop them all."""
-    monkeypatch.setattr("jobpipe.store.database._BUSY_SECONDS", 0.0)
+    monkeypatch.setattr("jobpipe.store.catalog.catalog_file._BUSY_SECONDS", 0.0)
     log = open_log(tmp_path / "shared")
     locks = Path("/proc/locks")
     inode = f":{log._db.path.stat().st_ino} "
@@ -105,7 +105,7 @@ def test_opening_a_catalog_drops_no_lock_of_this_process(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("page", [1, 2, 3, 100])
 def test_all_that_lost_hosts_kept_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     """R15: however much it is; 10,000 rows were the end of the list, in silence."""
-    monkeypatch.setattr(hosts, "PAGE", page)
+    monkeypatch.setattr(host_segments, "PAGE", page)
     log = open_log(tmp_path)
     for batch_id in range(7):
         write_id, segments = written(log, [(0, rows(0, 0, 5)), (1, rows(1, 0, 5))], inline=False)

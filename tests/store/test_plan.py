@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import DataLoss, RemoteProtocolError, SegmentCorrupt
-from jobpipe.store import reader as reading
-from jobpipe.store.plan import Plan
-from jobpipe.store.position import Position, prefix
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position, prefix
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading import catalog_reader as reading
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.reading.read_plan import Plan
 from tests.store.build import FIRST, TOPIC, decode, open_log, piece_bytes, pieces_of, read, seal
 
 LAYOUTS = st.lists(  # batches of partitions of record batches

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.store.position import Position, prefix
+from jobpipe.store.catalog.position import Position, prefix
 
 LOG = "0123456789abcdef"
 

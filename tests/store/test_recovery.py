@@ -15,12 +15,12 @@ from jobpipe.coordinator.data.segment_files import held_part
 from jobpipe.errors import DataLoss, RemoteProtocolError, SpoolError
 from jobpipe.flows.flow_source import Item, SourceReader
 from jobpipe.operations.flow_operations import FollowedPart
-from jobpipe.store.batches import division_of
-from jobpipe.store.follow import Followed
-from jobpipe.store.position import Position
-from jobpipe.store.recovery import SEVERAL, RecoveryPoint
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.batches import division_of
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.catalog.recovery import SEVERAL, RecoveryPoint
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.change_feed import Followed
 from tests.store.build import TOPIC, look_into, open_log, seal
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import AlreadyRedriven, Fenced, SchemaMismatch, SpoolError
-from jobpipe.store import redriven
-from jobpipe.store.batches import APPENDERS
-from jobpipe.store.redriven import SourceRow
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import CHANGED, TopicLog
+from jobpipe.store.catalog import redrive_marks
+from jobpipe.store.catalog.batches import APPENDERS
+from jobpipe.store.catalog.redrive_marks import SourceRow
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import CHANGED, TopicLog
 from tests.store.build import SCHEMA, look_into, open_log, rows, seal, written
 from tests.store.test_recovery import lose
 from tests.troubleshooting import on_page
@@ -94,7 +94,7 @@ def test_old_marks_are_forgotten(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     seal(log, 0)
     append(log, 0, marks((4, 0)))
-    log.clock.tick(redriven.MARKS_KEPT - 1)
+    log.clock.tick(redrive_marks.MARKS_KEPT - 1)
     append(log, 1, marks((5, 0)))
     assert marked(log) == [(4, 0), (5, 0)]
     log.clock.tick(2)
@@ -104,7 +104,7 @@ def test_old_marks_are_forgotten(tmp_path: Path) -> None:
 
 def test_too_many_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog is bounded; marks of a transaction that failed do not count."""
-    monkeypatch.setattr(redriven, "MARKS_OF_TOPIC", 3)
+    monkeypatch.setattr(redrive_marks, "MARKS_OF_TOPIC", 3)
     log = open_log(tmp_path)
     seal(log, 0)
     append(log, 0, marks((4, 0), (4, 1)))
@@ -124,7 +124,7 @@ def test_a_full_batch_of_marks_takes_milliseconds(tmp_path: Path) -> None:
     seal(log, 0)
     took = []
     for number in range(5):
-        rows = marks(*((number, row) for row in range(redriven.MARKS)))
+        rows = marks(*((number, row) for row in range(redrive_marks.MARKS)))
         began = time.process_time()
         append(log, number, rows)
         took.append(time.process_time() - began)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import Fenced, SpoolError
-from jobpipe.store.database import Database
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.catalog_file import Database
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
 from tests.store import crash
 from tests.store.build import FIRST, TOPIC, open_log, read, seal
 from tests.store.children import Child
@@ -113,7 +113,7 @@ def test_a_successor_at_each_step_keeps_what_it_sealed(
     in_memory: Path, monkeypatch: pytest.MonkeyPatch, successor: Child, placement: str, outcome: str, slowly: bool
 ) -> None:
     """R1: the bytes of a log that was taken over meanwhile are not written back over the successor's."""
-    monkeypatch.setattr("jobpipe.store.database._BUSY_SECONDS", 0.0)
+    monkeypatch.setattr("jobpipe.store.catalog.catalog_file._BUSY_SECONDS", 0.0)
     fenced_at, waited_at, said = [], [], [""]
 
     def begin() -> None:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
 from tests.store.build import open_log, seal
 from tests.store.test_retention import ALL
 

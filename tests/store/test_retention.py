@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from jobpipe.errors import DataLoss
-from jobpipe.store.frontier import Frontier
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.retention import Retention
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.subscriptions.low_watermark import Frontier
 from tests.store.build import TOPIC, open_log, read, seal
 
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)  # whatever is acknowledged may go

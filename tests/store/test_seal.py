@@ -17,11 +17,11 @@ from jobpipe.errors import (
     SegmentCorrupt,
     SpoolError,
 )
-from jobpipe.store.files import new_write_id
-from jobpipe.store.position import Position
-from jobpipe.store.reader import CatalogReader
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.catalog_reader import CatalogReader
+from jobpipe.store.spool.spool_files import new_write_id
 from tests.store.build import TOPIC, open_log, read, rows, seal, written
 
 

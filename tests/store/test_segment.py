@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobpipe.errors import ConfigError, SchemaMismatch, SpoolError, SpoolFull, UnsupportedType
-from jobpipe.store.files import FileSegmentSink, file_name, write_id_of
-from jobpipe.store.index import SegmentIndex, SegmentInfo
-from jobpipe.store.partitioned import PartitionedWriter
-from jobpipe.store.segment import SegmentFile, SegmentWriter
+from jobpipe.store.spool.partition_writer import PartitionedWriter
+from jobpipe.store.spool.segment import SegmentFile, SegmentWriter
+from jobpipe.store.spool.segment_index import SegmentIndex, SegmentInfo
+from jobpipe.store.spool.spool_files import FileSegmentSink, file_name, write_id_of
 from tests.store.build import SCHEMA, rows
 
 NAME = "0123456789abcdef-7.seg"
@@ -199,11 +199,11 @@ def test_names_cannot_leave_the_directory(attempt: str) -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
-        ("jobpipe.store.partitioned", "sqlite3"),
-        ("jobpipe.store.segment", "sqlite3"),
+        ("jobpipe.store.spool.partition_writer", "sqlite3"),
+        ("jobpipe.store.spool.segment", "sqlite3"),
         ("jobpipe.publishing.batch_target", "sqlite3"),
-        ("jobpipe.store.topic_log", "pyarrow"),
-        ("jobpipe.store.reader", "pyarrow"),
+        ("jobpipe.store.log.topic_log", "pyarrow"),
+        ("jobpipe.store.reading.catalog_reader", "pyarrow"),
         ("jobpipe.coordinator.data.data_server", "pyarrow"),
         ("jobpipe.hostserver.host_handlers", "pyarrow"),
     ],

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import DataLoss, Fenced
-from jobpipe.store import shared_plans as module
-from jobpipe.store.boundary import LATEST, Boundary, ReadLimits
-from jobpipe.store.index import INLINE_MAX
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.shared_plans import HELD_BYTES, Planned, PlanOrder
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading import shared_plans as module
+from jobpipe.store.reading.boundary import LATEST, Boundary, ReadLimits
+from jobpipe.store.reading.shared_plans import HELD_BYTES, Planned, PlanOrder
+from jobpipe.store.spool.segment_index import INLINE_MAX
 from tests.store.build import decode, open_log, seal
 
 NO_LIMITS = ReadLimits()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import DataLoss, Fenced
-from jobpipe.store.retention import Retention
-from jobpipe.store.slots import KEPT
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.slots import KEPT
 from tests.store.build import look_into, open_log, seal
 
 AT_ONCE = Retention(time=0.0, bytes=0, ack_grace=0.0, subscription_expiry=1e9)

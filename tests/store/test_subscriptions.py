@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jobpipe.errors import ConfigError, DataLoss, Fenced, SpoolError
-from jobpipe.store.position import Position
-from jobpipe.store.spools import read_status
-from jobpipe.store.subscription import StoredSubscription
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.spools import read_status
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.subscriptions.subscription import StoredSubscription
 from tests.store.build import TOPIC, open_log, seal
 
 

@@ -20,8 +20,8 @@ from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.subscribing.python_client import Subscription
 from jobpipe.wire.wire_messages import Hello

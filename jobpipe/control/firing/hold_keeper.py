@@ -16,7 +16,7 @@ from jobpipe.control.supervisor import Key
 from jobpipe.errors import HoldNotFound, JobpipeError
 from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.plural import counted
-from jobpipe.store.boundary import Boundary
+from jobpipe.store.reading.boundary import Boundary
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from jobpipe.operations.hello import check_hello
 from jobpipe.operations.host_operations import HOSTSERVER
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.messages.operation import read_request
-from jobpipe.store.files import CATALOG, SEGMENTS, write_id_of
-from jobpipe.store.reader import CatalogReader, PageStart, SegmentRange
+from jobpipe.store.reading.catalog_reader import CatalogReader, PageStart, SegmentRange
+from jobpipe.store.spool.spool_files import CATALOG, SEGMENTS, write_id_of
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 R = TypeVar("R")

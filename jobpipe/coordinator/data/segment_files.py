@@ -10,8 +10,8 @@ from pathlib import Path
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations.data_operations import HeldPart, KeptPart, PartHeader
-from jobpipe.store.files import FileSegmentSink
-from jobpipe.store.reader import SegmentRange
+from jobpipe.store.reading.catalog_reader import SegmentRange
+from jobpipe.store.spool.spool_files import FileSegmentSink
 from jobpipe.wire.wire_messages import Request
 
 

@@ -15,9 +15,9 @@ from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Nothing
-from jobpipe.store.cursors import Cursor
-from jobpipe.store.follow import Followed
-from jobpipe.store.parts import PartOutcome
+from jobpipe.store.log.flow_commits import PartOutcome
+from jobpipe.store.log.flow_cursors import Cursor
+from jobpipe.store.reading.change_feed import Followed
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.served_topics import Coordinator

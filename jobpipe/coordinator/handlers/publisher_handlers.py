@@ -14,12 +14,12 @@ from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations import publisher_operations
 from jobpipe.operations.publisher_operations import APPENDER
-from jobpipe.store.batches import APPENDERS, LastSeal, Shape
-from jobpipe.store.files import new_write_id
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.position import Position
-from jobpipe.store.redriven import SourceRow
-from jobpipe.store.seal import NewBatch
+from jobpipe.store.catalog.batches import APPENDERS, LastSeal, Shape
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.catalog.redrive_marks import SourceRow
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import new_write_id
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.served_topics import Coordinator

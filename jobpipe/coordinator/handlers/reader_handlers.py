@@ -16,9 +16,9 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.operations import reader_operations, subscriber_operations
 from jobpipe.operations.messages.message_fields import Fields, Nothing, SharedReply
 from jobpipe.operations.range_messages import LostBatch, News, PlannedRange
-from jobpipe.store.locate import TopicRange
-from jobpipe.store.plan import Plan
-from jobpipe.store.shared_plans import Planned, PlanOrder
+from jobpipe.store.reading.offset_resolution import TopicRange
+from jobpipe.store.reading.read_plan import Plan
+from jobpipe.store.reading.shared_plans import Planned, PlanOrder
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.served_topics import Coordinator

@@ -19,7 +19,7 @@ from jobpipe.discovery.epoch_repair import implausible, readable_point
 from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.process_identity import Place, start_ticks
 from jobpipe_registry.registry_errors import BadRecord
@@ -169,7 +169,7 @@ class Registration:
             ticks=self._ticks,
         )
 
-    # -- recovery points, see store/recovery.py ------------------------------------------------------------------------
+    # -- recovery points, see store/catalog/recovery.py ------------------------------------------------------------------------
 
     def restore(self, store: TopicLog) -> None:
         """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking.

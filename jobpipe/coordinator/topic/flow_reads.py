@@ -12,7 +12,7 @@ from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.flow_operations import MAX_PARTS, FollowRequest
-from jobpipe.store.follow import Followed
+from jobpipe.store.reading.change_feed import Followed
 
 GROUP = 16
 """Requests that share a turn, of at most MAX_PARTS partitions together: no turn takes longer than one request may."""
@@ -33,7 +33,7 @@ class FlowReads:
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def read(self, asked: FollowRequest) -> Followed:
-        """Return what follows the cursors of a task, and raise as :meth:`jobpipe.store.follow.PartReader.read`."""
+        """Return what follows the cursors of a task, and raise as :meth:`jobpipe.store.reading.change_feed.PartReader.read`."""
         found: asyncio.Future[Followed] = asyncio.get_running_loop().create_future()
         identity = asking.get()
         self._unread.setdefault(identity, deque()).append((asked, found))

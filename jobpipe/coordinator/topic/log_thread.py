@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from jobpipe.coordinator.topic.fair_executor import TurnThread
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull, TopicNotFound
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.log.topic_log import TopicLog
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)

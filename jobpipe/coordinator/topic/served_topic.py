@@ -22,16 +22,16 @@ from jobpipe.coordinator.topic.topic_subscribers import Subscribers
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.servers.identity_quota import Budgets
 from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, OpenRequest
-from jobpipe.store.batches import division_of
-from jobpipe.store.files import new_write_id
-from jobpipe.store.holds import held_back
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.position import Position
-from jobpipe.store.recovery import RecoveryPoint
-from jobpipe.store.redriven import SourceRow
-from jobpipe.store.retention import Retention
-from jobpipe.store.seal import NewBatch
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.batches import division_of
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.catalog.recovery import RecoveryPoint
+from jobpipe.store.catalog.redrive_marks import SourceRow
+from jobpipe.store.log.retention import Retention
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import new_write_id
+from jobpipe.store.subscriptions.holds import held_back
 
 log = logging.getLogger(__name__)
 

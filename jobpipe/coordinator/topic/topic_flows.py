@@ -1,6 +1,6 @@
 """The flow jobs of one topic: those that publish it, and those that read it without publishing anything.
 
-See :mod:`jobpipe.operations.flow_operations` for who may ask what, and :mod:`jobpipe.store.cursors` for what is kept.
+See :mod:`jobpipe.operations.flow_operations` for who may ask what, and :mod:`jobpipe.store.log.flow_cursors` for what is kept.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from jobpipe.operations.flow_operations import (
     CursorsRequest,
     SealPartsRequest,
 )
-from jobpipe.store.cursors import Cursor, FlowKey
-from jobpipe.store.files import new_write_id
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.parts import PartOutcome, SegmentPart
-from jobpipe.store.position import Position
-from jobpipe.store.seal import NewBatch
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.flow_commits import PartOutcome, SegmentPart
+from jobpipe.store.log.flow_cursors import Cursor, FlowKey
+from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.spool.segment_index import SegmentInfo
+from jobpipe.store.spool.spool_files import new_write_id
 from jobpipe_registry.names import MAX_PARALLELISM
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import time
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply, HoldRequest
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.holds import Hold
-from jobpipe.store.position import Position
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.subscriptions.holds import Hold
 
 
 class TopicHolds:
@@ -21,7 +21,7 @@ class TopicHolds:
         self._topic = topic
 
     async def take(self, owner: str, asked: HoldRequest, *, others: bool) -> HoldReply:
-        """Make a hold, or move it on; see :meth:`jobpipe.store.holds.TopicHolds.take`.
+        """Make a hold, or move it on; see :meth:`jobpipe.store.subscriptions.holds.TopicHolds.take`.
 
         Args:
             owner: the identity that asks.

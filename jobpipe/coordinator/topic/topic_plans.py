@@ -12,7 +12,7 @@ from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.messages.message_fields import MAX_WAIT_SECONDS
-from jobpipe.store.shared_plans import Planned, PlanOrder
+from jobpipe.store.reading.shared_plans import Planned, PlanOrder
 
 GROUP = 64  # plans that share a turn of the log's thread
 TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for the thread, too

@@ -9,9 +9,9 @@ from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.coordinator.topic.topic_subscribers import Subscribers
 from jobpipe.errors import ConfigError, DataLoss, TopicNotFound
 from jobpipe.net.retry import Deadline
-from jobpipe.store.boundary import Boundary, ReadLimits
-from jobpipe.store.plan import Plan
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary, ReadLimits
+from jobpipe.store.reading.read_plan import Plan
 
 MAX_BIND_SECONDS = 1.0  # that a slot waits for news; then it is bound empty, and Spark asks for the next one
 

@@ -13,9 +13,9 @@ from jobpipe.coordinator.topic.log_thread import LogThread
 from jobpipe.errors import TopicNotFound
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.operations.range_messages import LostBatch
-from jobpipe.store.index import SegmentInfo
-from jobpipe.store.position import Position
-from jobpipe.store.topic_log import TopicLog
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.topic_log import TopicLog
+from jobpipe.store.spool.segment_index import SegmentInfo
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -28,11 +28,11 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.admin_operations import MovedReply, RequiredReply
 from jobpipe.operations.publisher_operations import MAX_REQUIRED
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.cuts import Cutter
-from jobpipe.store.plan import Plan
-from jobpipe.store.position import Position
-from jobpipe.store.subscription import StoredSubscription
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.reading.range_splitting import Cutter
+from jobpipe.store.reading.read_plan import Plan
+from jobpipe.store.subscriptions.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class Subscribers:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated.
 
         Also how many batches of what was asked for are lost, which only ``skip_removed`` allows. Raises as
-        :meth:`jobpipe.store.locate.Locator.locate`.
+        :meth:`jobpipe.store.reading.offset_resolution.Locator.locate`.
         """
 
         def decide() -> tuple[Position, int]:
@@ -313,7 +313,7 @@ class Subscribers:
 
         Raises:
             NameTaken: a live subscriber holds it.
-            DataLoss, ConfigError: as :meth:`jobpipe.store.locate.Locator.locate`.
+            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.Locator.locate`.
         """
 
         def work() -> MovedReply:

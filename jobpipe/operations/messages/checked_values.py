@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jobpipe.errors import RemoteProtocolError, shown
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.files import write_id_of
-from jobpipe.store.index import PACKED_CHUNK, Chunk
-from jobpipe.store.position import MAX_NUMBER, Position
+from jobpipe.store.catalog.position import MAX_NUMBER, Position
+from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.spool.segment_index import PACKED_CHUNK, Chunk
+from jobpipe.store.spool.spool_files import write_id_of
 from jobpipe.wire.frames import DATA_LIMIT
 from jobpipe_registry.names import check_name
 from jobpipe_registry.registry_errors import InvalidName
@@ -228,7 +228,7 @@ class SlotName(AsItIs):
     expected: str = "the id of a slot"
 
     def take(self, value: object) -> str:
-        from jobpipe.store.slots import slot_id  # loads SQLite, which a worker has no use for
+        from jobpipe.store.reading.slots import slot_id  # loads SQLite, which a worker has no use for
 
         return slot_id(value)
 

@@ -33,8 +33,8 @@ from jobpipe.operations.messages.checked_values import (
     Truth,
     Whole,
 )
-from jobpipe.store.boundary import Boundary
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import Boundary
 from jobpipe.wire.codec import share
 from jobpipe.wire.wire_messages import SharedJson
 

@@ -25,7 +25,7 @@ from jobpipe.pipelines.problems import ProblemList
 from jobpipe.pipelines.transforms.code import PythonTransform
 from jobpipe.pipelines.tree import dotted, find, plain
 from jobpipe.pipelines.yaml_files import read_files
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 
 CAUSES_MOST = 20
 REASON_MOST = 500  # characters

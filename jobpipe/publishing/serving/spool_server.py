@@ -15,7 +15,7 @@ from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.publishing.coordinator_launcher import attach
-from jobpipe.store.files import CATALOG, check_topic
+from jobpipe.store.spool.spool_files import CATALOG, check_topic
 from jobpipe.wire.wire_messages import Hello
 
 OPEN_SECONDS = 90.0  # a dead owner's registry session may have to end first

@@ -38,7 +38,7 @@ from jobpipe.net.retry import Attempts, Deadline
 from jobpipe.operations.data_operations import FetchRequest, HeldPart, PartHeader
 from jobpipe.operations.messages.calls import begin_stream, read_reply
 from jobpipe.operations.range_messages import PlannedRange
-from jobpipe.store.position import Position
+from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching.host_server_reader import host_server_part
 from jobpipe.subscribing.fetching.link_pool import pooled
 from jobpipe.subscribing.fetching.part_stream import BytesSource, PartSource

@@ -13,7 +13,7 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Attempts
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import BindReply, BindRequest
-from jobpipe.store.boundary import ReadLimits
+from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.subscribing.fetching.link_pool import pooled
 from jobpipe.subscribing.fetching.part_fetch import look_up
 

@@ -96,7 +96,7 @@ def _inside(holder: Any, name: str, call: str, point: str) -> None:
 
 def _in_publisher() -> None:
     from jobpipe.publishing.coordinator_channel import Channel
-    from jobpipe.store.files import FileSegmentSink
+    from jobpipe.store.spool.spool_files import FileSegmentSink
 
     _inside(FileSegmentSink, "write", "write", "before write")
     _inside(FileSegmentSink, "finish", "fsync", "before fsync")
@@ -108,8 +108,8 @@ def _in_publisher() -> None:
 
 def _in_coordinator() -> None:
     from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
-    from jobpipe.store import seal
-    from jobpipe.store.database import Database
+    from jobpipe.store.catalog.catalog_file import Database
+    from jobpipe.store.log import seal
 
     insert, commit, answer = seal.Sealer.insert, Database._commit, PublisherAnswers._seal
 
