@@ -87,7 +87,7 @@ def session():  # type: ignore[no-untyped-def]
     """A session as the tuning page has it."""
     from pyspark.sql import SparkSession
 
-    from jobpipe.spark.session import recommended_conf
+    from jobpipe.spark.session.job_session import recommended_conf
 
     conf = {"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     conf |= recommended_conf(checkpoints_local=True)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

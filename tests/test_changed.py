@@ -20,7 +20,7 @@ from tests.conftest import LONG_FILES
         (["tests/net/test_link.py"], ["tests/net/test_link.py"]),
         (["tests/net/kit.py"], ["tests/net"]),
         (["docs/design.md", "README.md"], PAGES),
-        (["jobpipe/spark/sink.py", "tests/spark/kit.py", "LICENSE"], ["tests/spark"]),
+        (["jobpipe/spark/sink/foreach_batch_sink.py", "tests/spark/kit.py", "LICENSE"], ["tests/spark"]),
         (["tests/bus/test_end.py"], ["tests/bus/test_end.py"]),
         (["tests/operations/golden/control.json"], ["tests/operations"]),
         (["tests/parts.py"], ["tests/test_changed.py", "tests/test_tiers.py"]),

@@ -20,7 +20,7 @@ from pyspark.sql import Row, SparkSession
 
 from jobpipe.config import Config
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 JOBS = sorted(EXAMPLES.glob("flights/*.py")) + sorted(EXAMPLES.glob("ten_thousand/*.py"))

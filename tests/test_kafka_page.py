@@ -14,8 +14,8 @@ from jobpipe.config import keys, load
 from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.keys.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
-from jobpipe.spark.metadata import METADATA, with_metadata
-from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.options.read_options import SourceOptions
+from jobpipe.spark.schema.metadata_columns import METADATA, with_metadata
 from tests.pages import block
 
 ROOT = Path(__file__).resolve().parent.parent

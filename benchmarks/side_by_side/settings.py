@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
 
 DRIVER_MEMORY = "1g"
 

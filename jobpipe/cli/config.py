@@ -76,7 +76,7 @@ def check(settings: Settings, file: str | None, options: tuple[str, ...], as_jso
 
 def _check_options(file: str | None, options: tuple[str, ...]) -> list[str]:
     """Check the options of a load(); return what is right for a batch read only."""
-    from jobpipe.spark.options import WITHOUT_NAME, SourceOptions
+    from jobpipe.spark.options.read_options import WITHOUT_NAME, SourceOptions
 
     given = {}
     for option in options:

@@ -40,7 +40,7 @@ def python() -> Finding:
 
 def pyarrow() -> Finding:
     """Pyarrow can be imported: with PySpark 3.5 it may be too new for NumPy."""
-    from jobpipe.spark.supported import of_pyarrow
+    from jobpipe.spark.session.supported_versions import of_pyarrow
 
     try:
         import pyarrow as found
@@ -119,7 +119,7 @@ def spark_version() -> str | None:
 
 def pyspark() -> Finding:
     """PySpark is installed, in a version that fits."""
-    from jobpipe.spark.supported import INSTALL, WORKS, is_supported
+    from jobpipe.spark.session.supported_versions import INSTALL, WORKS, is_supported
 
     version = spark_version()
     if version is None:
@@ -135,7 +135,7 @@ def pyspark() -> Finding:
 
 def worker_python() -> Finding:
     """The Python that Spark starts for its workers can import jobpipe. It is started."""
-    from jobpipe.spark.interpreter import VARIABLE, given_python
+    from jobpipe.spark.session.python_interpreter import VARIABLE, given_python
 
     found = given_python()
     detail = f"Spark starts {found.name} ({found.path or 'not found'}, by {found.origin})"
@@ -154,7 +154,7 @@ def worker_python() -> Finding:
 
 def unix_sockets() -> Finding:
     """Spark's defaults switch the slow TCP path between JVM and Python off."""
-    from jobpipe.spark.session import UNIX_SOCKETS
+    from jobpipe.spark.session.job_session import UNIX_SOCKETS
 
     if _spark_defaults().get(UNIX_SOCKETS) == "true":
         return ok("spark settings", f"{UNIX_SOCKETS}=true")
@@ -168,7 +168,7 @@ def unix_sockets() -> Finding:
 
 def local_files() -> Finding:
     """Spark's defaults spare the processes that Hadoop starts for checkpoints on a local disk."""
-    from jobpipe.spark.local_files import FILE_IMPL, JAR, LOCAL_FS
+    from jobpipe.spark.session.local_checkpoint_files import FILE_IMPL, JAR, LOCAL_FS
 
     given = _spark_defaults()
     keys = ("spark.driver.defaultExtraClassPath", "spark.driver.extraClassPath")
@@ -194,8 +194,8 @@ def running_sessions() -> Iterator[Finding]:
 
     As far as the command lines of their JVMs tell: what a program sets later does not stand there.
     """
-    from jobpipe.spark.launched import running_drivers
-    from jobpipe.spark.session import lacking
+    from jobpipe.spark.session.job_session import lacking
+    from jobpipe.spark.session.launch_settings import running_drivers
 
     for pid, launch in running_drivers():
         name = f"{launch.conf.get('spark.app.name') or 'without a name'} (process {pid})"
@@ -211,7 +211,7 @@ def running_sessions() -> Iterator[Finding]:
 
 def _spark_defaults() -> dict[str, str]:
     from jobpipe.errors import ConfigError
-    from jobpipe.spark.launched import spark_defaults
+    from jobpipe.spark.session.launch_settings import spark_defaults
 
     try:
         return spark_defaults(os.environ)

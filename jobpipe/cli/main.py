@@ -39,7 +39,7 @@ from jobpipe.cli.subscriptions import subscriptions
 from jobpipe.cli.tail import tail
 from jobpipe.cli.topics import topics
 from jobpipe.errors import JobpipeError
-from jobpipe.spark.supported import of_pyarrow
+from jobpipe.spark.session.supported_versions import of_pyarrow
 
 
 class _Program(click.Group):

@@ -26,7 +26,7 @@ class RowFilter:
             from pyspark.logger import PySparkLogger
             from pyspark.sql import SparkSession
 
-            from jobpipe.spark.session import session
+            from jobpipe.spark.session.job_session import session
         except ImportError as error:
             raise ConfigError(f"--where is evaluated by PySpark, 4.0 or later: {error}", key="where") from error
         builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -1,4 +1,4 @@
 """Flow jobs: a function called with each record batch some milliseconds after it was published, exactly once.
 
-No Spark in here: :mod:`jobpipe.spark.flow` runs the tasks on a cluster. docs/flow.md says what they promise.
+No Spark in here: :mod:`jobpipe.spark.flow.spark_flow` runs the tasks on a cluster. docs/flow.md says what they promise.
 """

@@ -21,8 +21,8 @@ from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins import DEAD, ORIGIN, ORIGIN_FIELDS, REASON, UNPARSED, Transform
 from jobpipe.pipelines.spec import Mode
 from jobpipe.pipelines.transforms.columns import dead_struct, keep_source
-from jobpipe.spark.metadata import METADATA
-from jobpipe.spark.sink import JobPipeSink
+from jobpipe.spark.schema.metadata_columns import METADATA
+from jobpipe.spark.sink.foreach_batch_sink import JobPipeSink
 
 log = logging.getLogger(__name__)
 

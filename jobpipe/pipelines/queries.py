@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from jobpipe.pipelines.context import JobContext
-from jobpipe.spark.stopping import stoppable
+from jobpipe.spark.termination.query_stop import stoppable
 
 
 def writer_of(frame: DataFrame, job: JobContext) -> DataStreamWriter:

@@ -169,8 +169,8 @@ def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> Tried:
     import pyarrow as pa
 
     from jobpipe.pipelines.userobjects import import_object
-    from jobpipe.spark.flow import flow_test
-    from jobpipe.spark.schema import arrow_schema
+    from jobpipe.spark.flow.spark_flow import flow_test
+    from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
     spec = job.spec
     columns = None if spec.schema_ is None else _columns(pipeline, job, spec.schema_)
@@ -194,7 +194,7 @@ def _columns(pipeline: Pipeline, job: Job, schema: str) -> StructType:
 
 @contextmanager
 def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
-    from jobpipe.spark.versions import require_admission_control
+    from jobpipe.spark.session.spark_versions import require_admission_control
 
     require_admission_control("a pipeline")
     from pyspark.logger import PySparkLogger
@@ -326,7 +326,7 @@ def _rows(frame: DataFrame) -> list[Row]:
     from pyspark.sql import functions as sf
 
     from jobpipe.pipelines.transforms.columns import WHOLE_JSON
-    from jobpipe.spark.collecting import collect_rows
+    from jobpipe.spark.session.collect_rows import collect_rows
 
     column = sf.to_json(sf.struct("*"), WHOLE_JSON).alias("json")
     return [json.loads(row["json"]) for row in collect_rows(frame.select(column))]

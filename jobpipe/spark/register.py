@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from jobpipe.spark.classic import require_classic, session_settings
-from jobpipe.spark.interpreter import check_session
-from jobpipe.spark.launched import require_installed
-from jobpipe.spark.versions import require_sources
+from jobpipe.spark.session.classic_session import require_classic, session_settings
+from jobpipe.spark.session.launch_settings import require_installed
+from jobpipe.spark.session.python_interpreter import check_session
+from jobpipe.spark.session.spark_versions import require_sources
 
 
 def register(spark: SparkSession) -> None:
@@ -22,7 +22,7 @@ def register(spark: SparkSession) -> None:
         UnsupportedSpark: this Spark has no data sources in Python.
     """
     require_sources("jobpipe.register(spark)")
-    from jobpipe.spark.source import JobPipeDataSource
+    from jobpipe.spark.source.data_source import JobPipeDataSource
 
     require_installed()
     require_classic(spark, "jobpipe.register(spark)")

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from jobpipe.spark.source import JobPipeDataSource
-from jobpipe.spark.stream_reader import JobPipeStreamReader
-from jobpipe.spark.unlimited_reader import UnlimitedStreamReader
+from jobpipe.spark.source.data_source import JobPipeDataSource
+from jobpipe.spark.source.stream_reader import JobPipeStreamReader
+from jobpipe.spark.source.unlimited_reader import UnlimitedStreamReader
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE
 

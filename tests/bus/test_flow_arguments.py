@@ -33,7 +33,7 @@ def no_flow(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(options: FlowOptions, _runner: object) -> None:
         raise Taken(options)
 
-    monkeypatch.setattr("jobpipe.spark.flow.Flow", taken)
+    monkeypatch.setattr("jobpipe.spark.flow.spark_flow.Flow", taken)
 
 
 def same(batch: pa.RecordBatch, context: object) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ import pytest
 
 import jobpipe
 from jobpipe.config import Config
-from jobpipe.spark import signals
+from jobpipe.spark.termination import job_signals
 from tests.bus.kit import PATIENCE, ROOT, until
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(300)]
@@ -152,7 +152,7 @@ def test_a_second_signal_ends_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the middle of a call that does not return: it is repeated at the next start."""
-    monkeypatch.setattr(signals, "ONE_SECONDS", 0.0)
+    monkeypatch.setattr(job_signals, "ONE_SECONDS", 0.0)
     gate, said = Gate(), [""]
 
     def heard() -> bool:

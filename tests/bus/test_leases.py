@@ -18,7 +18,7 @@ from jobpipe.coordinator.topic import topic_leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.reader_operations import lease_name
-from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.subscribing import lease_renewal as lease_keeping
 from jobpipe.subscribing.lease_renewal import Held, held_while
 from jobpipe.testing import Checker, NumberedRows

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.spark.limits import MicroBatchLimits
-from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.source.data_source import JobPipeDataSource
+from jobpipe.spark.source.trigger_limits import MicroBatchLimits
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.testing import SCHEMA, Journal, NumberedRows

@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from jobpipe.errors import ConfigError, SchemaMismatch, UnsupportedType
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.schema import spark_schema
-from jobpipe.spark.source import JobPipeDataSource
-from jobpipe.spark.stream_reader import JobPipeStreamReader
-from jobpipe.spark.user_errors import RefusedStream
+from jobpipe.spark.options.read_options import SourceOptions
+from jobpipe.spark.schema.spark_arrow_schema import spark_schema
+from jobpipe.spark.session.user_errors import RefusedStream
+from jobpipe.spark.source.data_source import JobPipeDataSource
+from jobpipe.spark.source.stream_reader import JobPipeStreamReader
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from tests.bus.kit import Bus
 from tests.bus.query import Query
@@ -146,7 +146,7 @@ def test_an_added_column_is_told(bus: Bus, load: Callable[..., Load], caplog: py
     publisher = bus.publisher()
     seal(publisher, INT)
     query = load()
-    with caplog.at_level(logging.WARNING, "jobpipe.spark.fitness"):
+    with caplog.at_level(logging.WARNING, "jobpipe.spark.source.schema_check"):
         query.drain()
         assert "left_out" not in query.reader.reportLatestOffset()[bus.topic]
         seal(publisher, MORE, MORE, first=1)
@@ -442,7 +442,7 @@ def test_a_missing_name_is_told_when_a_stream_starts(
     seal(bus.publisher(), INT)
     options = {**module_settings, "subscribe": bus.topic}
     SourceOptions.parse({**options, "name": "billing"}).need_name()
-    with caplog.at_level(logging.WARNING, "jobpipe.spark.source"):
+    with caplog.at_level(logging.WARNING, "jobpipe.spark.source.data_source"):
         assert JobPipeDataSource(options).schema() == INT_TEXT
     assert caplog.records == []
     stream = JobPipeDataSource(options).streamReader(JobPipeDataSource(options).schema())  # type: ignore[arg-type]

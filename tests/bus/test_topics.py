@@ -14,8 +14,8 @@ import pytest
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import ConfigError, JobpipeError, NameTaken, SchemaMismatch, TopicNotFound
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.options.read_options import SourceOptions
+from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
 from jobpipe_registry.topic_records import RegisterRecord
 from tests.bus.kit import Bus, publish, until

@@ -13,9 +13,9 @@ import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, SchemaMismatch, UnsupportedSpark
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.spark import source as source_module
-from jobpipe.spark import versions
-from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.session import spark_versions
+from jobpipe.spark.source import data_source as source_module
+from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import Bus
 from tests.bus.query import UnlimitedQuery
@@ -286,7 +286,7 @@ def test_an_option_that_needs_more_says_so_at_load(
     module_settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, option: str, value: str
 ) -> None:
     """It names the option, the version and what is needed."""
-    for module in (versions, source_module):
+    for module in (spark_versions, source_module):
         monkeypatch.setattr(module, "HAS_ADMISSION_CONTROL", False)
     topics = {} if option == "subscribePattern" else {"subscribe": "orders"}
     source = JobPipeDataSource({**module_settings, **topics, "name": "billing", option: value})

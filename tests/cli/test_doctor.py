@@ -243,7 +243,9 @@ def test_a_registry_that_answers(examine: Any, settings_of_test: dict[str, str])
 @pytest.mark.processes
 def test_the_python_of_the_workers(examine: Any, settings: dict[str, Any], monkeypatch: Any, tmp_path: Path) -> None:
     """U1: the doctor starts the Python that Spark would, and tells whether it can import jobpipe."""
-    monkeypatch.setattr("jobpipe.spark.interpreter._chosen", None)  # what is set below is the user's own choice
+    monkeypatch.setattr(
+        "jobpipe.spark.session.python_interpreter._chosen", None
+    )  # what is set below is the user's own choice
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert statuses(examine(settings), "worker python") == ["ok"]

@@ -22,7 +22,7 @@ import pytest
 
 from jobpipe import subscribe
 from jobpipe.publishing.coordinator_launcher import end_coordinators
-from jobpipe.spark.local_files import LOCAL_FS
+from jobpipe.spark.session.local_checkpoint_files import LOCAL_FS
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import MARK, kill, marked
 from tests.spark.kinds import VALUES, began

@@ -9,7 +9,7 @@ import pytest
 from jobpipe.config import shown
 from jobpipe.config.keys.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
-from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.options.read_options import SourceOptions
 from tests.config.bad_options import BAD, TOGETHER, Bad, Together, beside
 
 NAMES = {about.name: (about.name, *about.also) for about in SOURCE_OPTIONS}

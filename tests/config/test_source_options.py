@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.spark.options import SourceOptions
+from jobpipe.spark.options.read_options import SourceOptions
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, LATEST, Boundary
 

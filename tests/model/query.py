@@ -18,8 +18,8 @@ from pyspark.sql.datasource_internal import ReadLimitRegistry
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from jobpipe.spark.schema import arrow_schema
-from jobpipe.spark.source import JobPipeDataSource
+from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
+from jobpipe.spark.source.data_source import JobPipeDataSource
 
 CALLS = 2000  # of latestOffset in one run: far more than any log has record batches
 PICKLE = CPickleSerializer()

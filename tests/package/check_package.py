@@ -313,7 +313,7 @@ def test_all_modules_can_be_imported(installed: Environment) -> None:
 
 def test_the_classes_for_the_jvm(installed: Environment) -> None:
     """Where Spark is told to look for them, there they are."""
-    code = "from jobpipe.spark.local_files import JAR, hindrance; print(JAR, hindrance())"
+    code = "from jobpipe.spark.session.local_checkpoint_files import JAR, hindrance; print(JAR, hindrance())"
     place, why = installed.run("python", "-c", code).split()
     assert place.startswith(str(installed.folder))
     assert why == "None"

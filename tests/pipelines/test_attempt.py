@@ -24,7 +24,7 @@ from jobpipe.pipelines.runner.work import Done
 from jobpipe.pipelines.snapshot import Snapshot
 from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
 from jobpipe.pipelines.tree import plain
-from jobpipe.spark.session import SHUFFLE_PARTITIONS
+from jobpipe.spark.session.job_session import SHUFFLE_PARTITIONS
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE, eventually
 

@@ -17,7 +17,7 @@ from jobpipe.errors import ConfigError, TooManyDeadLetters
 from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, SOURCE, UNPARSED
 from jobpipe.pipelines.transforms import in_tasks
 from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, require_returns, with_dead
-from jobpipe.spark.schema import arrow_schema
+from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
 COLUMNS = StructType().add("id", LongType()).add("half", DoubleType())
 ORIGINS = pa.struct(

@@ -10,7 +10,7 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.sinks.formats import DeltaSink, FormatSink, IcebergSink
 from jobpipe.pipelines.spec import Mode
-from jobpipe.spark.stopping import QUERY_ID
+from jobpipe.spark.termination.query_stop import QUERY_ID
 from tests.pipelines.conftest import Write, loaded, problems
 
 

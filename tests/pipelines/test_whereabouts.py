@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from jobpipe.errors import DataLoss
 from jobpipe.pipelines.runner.whereabouts import _ranges, at_sink, at_stage, file_in, stage_of, stage_place
 from jobpipe.pipelines.runner.work import failure
-from jobpipe.spark.query_job import with_remedy
+from jobpipe.spark.termination.query_job import with_remedy
 from tests.pipelines.conftest import Write, loaded
 
 

@@ -17,8 +17,8 @@ import psutil
 from pyspark.sql import SparkSession
 
 from jobpipe import JobPipeSink
-from jobpipe.spark.options import SourceOptions
-from jobpipe.spark.reading import RangePartition
+from jobpipe.spark.options.read_options import SourceOptions
+from jobpipe.spark.source.partition_reader import RangePartition
 from jobpipe.store.catalog.position import Position
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
 

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import UnsupportedType
-from jobpipe.spark import versions
-from jobpipe.spark.foreign_schema import parse_spark_schema
-from jobpipe.spark.schema import PASSING, published_schema
+from jobpipe.spark.schema.json_schemas import parse_spark_schema
+from jobpipe.spark.schema.spark_arrow_schema import PASSING, published_schema
+from jobpipe.spark.session import spark_versions
 from tests.security.test_arrow import Secretive
 
 ARROW = pa.schema([("a", pa.int64())]).serialize().to_pybytes()
@@ -148,6 +148,6 @@ def test_a_type_of_a_later_spark_is_refused_by_name(monkeypatch: pytest.MonkeyPa
         }
     )
     assert parse_spark_schema("orders", schema.json()) == schema
-    monkeypatch.setattr(versions, "UNKNOWN_TYPES", frozenset(["time"]))
+    monkeypatch.setattr(spark_versions, "UNKNOWN_TYPES", frozenset(["time"]))
     with pytest.raises(UnsupportedType, match=r"column 'day\[\]' has the type 'time\(6\)', which began with a later"):
         parse_spark_schema("orders", schema.json())

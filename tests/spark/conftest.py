@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.serving.shared_coordinator import end_shared
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
 from tests.spark.kit import Place, as_a_user, until
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from jobpipe.pipelines.context import JobContext
 from jobpipe.pipelines.parameters import RunValues
 from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
 from jobpipe.pipelines.spec import Mode, TriggerSpec
-from jobpipe.spark.stopping import QUERY_ID
+from jobpipe.spark.termination.query_stop import QUERY_ID
 from tests import mariadb, postgres
 
 Rows = list[tuple[Any, ...]]

@@ -9,7 +9,7 @@ import pytest
 import jobpipe
 from jobpipe import JobPipeSink
 from jobpipe.errors import ConfigError
-from jobpipe.spark.query_job import QueryJob
+from jobpipe.spark.termination.query_job import QueryJob
 
 REFUSAL = r"needs a classic Spark session, and this process is a client of Spark Connect: .*spark-submit or python"
 

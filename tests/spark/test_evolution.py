@@ -19,9 +19,9 @@ from pyspark.sql import types as T  # noqa: N812
 from jobpipe.arrow import arrow_evolution as arrows
 from jobpipe.arrow.casting import cast_batch
 from jobpipe.errors import SchemaMismatch, UnsupportedType
-from jobpipe.spark.evolution import differences, left_out, merge, misfits
-from jobpipe.spark.fitness import require_fit_in_task
-from jobpipe.spark.schema import arrow_schema, published_schema, spark_schema
+from jobpipe.spark.schema.spark_arrow_schema import arrow_schema, published_schema, spark_schema
+from jobpipe.spark.schema.spark_evolution import differences, left_out, merge, misfits
+from jobpipe.spark.source.schema_check import require_fit_in_task
 
 BYTE, SHORT, INT, LONG = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType()
 FLOAT, DOUBLE, STRING, BINARY = T.FloatType(), T.DoubleType(), T.StringType(), T.BinaryType()

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobpipe.spark import workers
-from jobpipe.spark.workers import gc_freeze
+from jobpipe.spark.session import python_workers
+from jobpipe.spark.session.python_workers import gc_freeze
 
 pytestmark = pytest.mark.spark
 
@@ -20,7 +20,7 @@ def test_not_outside_of_tasks() -> None:
     before = gc.get_freeze_count()
     gc_freeze()
     assert gc.get_freeze_count() == before
-    assert not workers._frozen
+    assert not python_workers._frozen
 
 
 def test_once_in_a_worker(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jobpipe
-from jobpipe.spark.interpreter import WorkerPython
+from jobpipe.spark.session.python_interpreter import WorkerPython
 from tests.spark.kit import JOBS, ROOT, Place, until
 from tests.troubleshooting import on_page
 

@@ -18,7 +18,7 @@ def test_what_did_not_all_come_is_an_error(place: Place, what: str) -> None:
 
 
 def test_collect_needs_the_care(place: Place) -> None:
-    """Once it raises too, :func:`jobpipe.spark.collecting.collect_rows` can go."""
+    """Once it raises too, :func:`jobpipe.spark.session.collect_rows.collect_rows` can go."""
     found = start_job(place, "jvm_lost", "lost", "collect").result()
     assert found["raised"] is None
     assert int(found["sealed"]) < 50_000

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.spark.local_files import FILE_IMPL, JAR, LOCAL_FS, hindrance
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
+from jobpipe.spark.session.local_checkpoint_files import FILE_IMPL, JAR, LOCAL_FS, hindrance
 from tests.spark.kit import JOBS, ROOT, as_a_user
 from tests.troubleshooting import on_page
 
@@ -55,7 +55,7 @@ def test_what_an_administrator_has_set_is_kept(tmp_path: Path, monkeypatch: pyte
 def left_out(reason: str, caplog: pytest.LogCaptureFixture) -> bool:
     """Tell whether the settings are left out for this reason, and the log says so."""
     caplog.clear()
-    with caplog.at_level("INFO", "jobpipe.spark.session"):
+    with caplog.at_level("INFO", "jobpipe.spark.session.job_session"):
         conf = recommended_conf(checkpoints_local=True)
     return (
         FILE_IMPL not in conf
@@ -81,7 +81,7 @@ def test_where_the_classes_cannot_be_loaded(
             folder.mkdir()
             shutil.copy(JAR, folder)
         with monkeypatch.context() as here:
-            here.setattr("jobpipe.spark.local_files.JAR", folder / JAR.name)
+            here.setattr("jobpipe.spark.session.local_checkpoint_files.JAR", folder / JAR.name)
             assert left_out(reason, caplog)
 
 

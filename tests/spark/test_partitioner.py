@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 )
 
 from jobpipe.errors import ConfigError
-from jobpipe.spark.partitioner import Partitioner
-from jobpipe.spark.schema import arrow_schema
+from jobpipe.spark.options.partitioner import Partitioner
+from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 from tests.spark.kit import Place
 
 FOUR = pa.record_batch({"id": [10, 11, 12, 13]})

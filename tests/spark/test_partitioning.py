@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobpipe.errors import ConfigError
-from jobpipe.spark.sink import HASH_MAX_ROWS
+from jobpipe.spark.sink.foreach_batch_sink import HASH_MAX_ROWS
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import Place, Received, file_stream, forget_commit, run_to_end, write_files
 

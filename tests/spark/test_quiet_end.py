@@ -62,7 +62,9 @@ def printed(folder: Path, loads: str, ends: str) -> str:
         sockets.cleanup()
 
 
-@pytest.mark.parametrize("module", ["jobpipe", "pyspark_jobpipe", "jobpipe.spark.batch_reader", "jobpipe.spark.write"])
+@pytest.mark.parametrize(
+    "module", ["jobpipe", "pyspark_jobpipe", "jobpipe.spark.source.batch_reader", "jobpipe.spark.sink.segment_writers"]
+)
 def test_no_trace_of_a_hang_up(tmp_path: Path, module: str) -> None:
     """U10: of the process that looks the source up no more is wanted than an import; tasks load one module."""
     assert printed(tmp_path, f"import {module}", FLUSHES) == ""

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobpipe import JobPipeSink
 from jobpipe.errors import ConfigError, DuplicateCall, QueryStopped
-from jobpipe.spark.stopping import QUERY_ID
+from jobpipe.spark.termination.query_stop import QUERY_ID
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.spark.kit import Place, copy_checkpoint, file_stream, forget_commit, run_to_end, running, until, write_files
 from tests.troubleshooting import on_page

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
-from jobpipe.spark import signals, stopping
-from jobpipe.spark.stopping import GentleEnd
+from jobpipe.spark.termination import job_signals, query_stop
+from jobpipe.spark.termination.query_stop import GentleEnd
 from tests.spark.jobs.session import started
 from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, our_lines, until
 
@@ -225,7 +225,7 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
     checkpoint, gate, second = tmp_path / "checkpoint", threading.Event(), threading.Event()
     begun: list[int] = []
     looked: list[str] = []
-    real = stopping._look
+    real = query_stop._look
 
     def gated(df: DataFrame, batch_id: int) -> None:
         begun.append(batch_id)
@@ -241,7 +241,7 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
         looked.append(answer.name)
         return answer
 
-    monkeypatch.setattr(stopping, "_look", slowly)
+    monkeypatch.setattr(query_stop, "_look", slowly)
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
     query = rows.writeStream.foreachBatch(gated).option("checkpointLocation", str(checkpoint)).start()
     try:
@@ -259,7 +259,7 @@ def test_a_second_signal_ends_at_once(
     spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U10: in the middle of a callback that does not return; the same signal within half a second is one."""
-    monkeypatch.setattr(signals, "ONE_SECONDS", 0.0)
+    monkeypatch.setattr(job_signals, "ONE_SECONDS", 0.0)
     gate = Gate()
     with gated(spark, place, "at-once", gate) as query:
         heard = saying(capfd, "ends after the micro-batch it is in")
@@ -273,7 +273,7 @@ def test_a_second_signal_ends_at_once(
 
 def test_signals_of_one_ctrl_c_are_one() -> None:
     """A terminal signals Spark's JVM as well, which passes it on."""
-    noted = signals.Signals()
+    noted = job_signals.Signals()
     with noted.noted():
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)

@@ -15,10 +15,17 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ConfigError
-from jobpipe.spark import session
-from jobpipe.spark.launched import coming_launch
-from jobpipe.spark.local_files import CLASS_PATHS, FILE_IMPL, JAR, LOCAL_FS
-from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS, lacking, missing, require_java
+from jobpipe.spark.session import job_session
+from jobpipe.spark.session.job_session import (
+    ARROW_ROWS,
+    SHUFFLE_PARTITIONS,
+    UNIX_SOCKETS,
+    lacking,
+    missing,
+    require_java,
+)
+from jobpipe.spark.session.launch_settings import coming_launch
+from jobpipe.spark.session.local_checkpoint_files import CLASS_PATHS, FILE_IMPL, JAR, LOCAL_FS
 from tests.spark.kit import JOBS, ROOT, as_a_user
 
 SCRIPTS = Path(sys.executable).parent
@@ -30,7 +37,7 @@ SECONDS = 200.0  # of a program with a JVM, on a machine that is shared
 def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a program that has not made a session yet."""
     monkeypatch.setitem(sys.modules, "pyspark.core.context", None)
-    monkeypatch.setattr("jobpipe.spark.launched._installed_home", lambda: None)
+    monkeypatch.setattr("jobpipe.spark.session.launch_settings._installed_home", lambda: None)
     spark = ("CONF_DIR", "HOME", "REMOTE", "CONNECT_MODE_ENABLED", "API_MODE")
     for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", *(f"SPARK_{each}" for each in spark)):
         monkeypatch.delenv(name, raising=False)
@@ -169,7 +176,7 @@ def settled(master: str) -> dict[str, str]:
 
 def test_a_cluster_after_a_local_master(monkeypatch: pytest.MonkeyPatch) -> None:
     """The JVM has what was chosen for the first session: executors elsewhere would not find the class."""
-    monkeypatch.setattr(session, "_chosen", {})
+    monkeypatch.setattr(job_session, "_chosen", {})
     context = SimpleNamespace(_active_spark_context=None, _jvm=None)
     monkeypatch.setattr("pyspark.SparkContext", context)
     first = settled("local[2]")

@@ -12,8 +12,8 @@ import pytest
 
 from jobpipe.errors import LinkError
 from jobpipe.publishing.batch_target import WriteTarget
-from jobpipe.spark.partitioner import Partitioner
-from jobpipe.spark.write import Rows, _is_small, write_collected
+from jobpipe.spark.options.partitioner import Partitioner
+from jobpipe.spark.sink.segment_writers import Rows, _is_small, write_collected
 from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
 from jobpipe.store.spool.spool_files import new_write_id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.spark.start_log import DEFAULT_OPTIONS, start_log
+from jobpipe.spark.session.startup_log import DEFAULT_OPTIONS, start_log
 
 EXTRA = "spark.driver.extraJavaOptions"
 SECONDS = 200.0  # of a program with a JVM, on a machine that is shared

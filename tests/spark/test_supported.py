@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import UnsupportedSpark
-from jobpipe.spark import versions
-from jobpipe.spark.closing import topics_of, written_topics
-from jobpipe.spark.supported import is_supported, none_installed, of_pyarrow, parse_version, require_known
+from jobpipe.spark.session import spark_versions
+from jobpipe.spark.session.supported_versions import (
+    is_supported,
+    none_installed,
+    of_pyarrow,
+    parse_version,
+    require_known,
+)
+from jobpipe.spark.termination.close import topics_of, written_topics
 from tests.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +53,9 @@ def test_a_newer_one_is_tried(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_needs_a_newer_spark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "HAS_SOURCES", False)
+    monkeypatch.setattr(spark_versions, "HAS_SOURCES", False)
     with pytest.raises(UnsupportedSpark, match=r"4\.0 or later") as caught:
-        versions.require_sources("jobpipe.register(spark)")
+        spark_versions.require_sources("jobpipe.register(spark)")
     assert "jobpipe.subscribe() reads without Spark" in str(caught.value)
     on_page(caught.value, "UnsupportedSpark:")
 
@@ -64,13 +70,13 @@ def test_no_other_module_asks_for_the_version() -> None:
     found = {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe").rglob("*.py") if asks.search(path.read_text())
     }
-    assert found == {"jobpipe/spark/versions.py"}
+    assert found == {"jobpipe/spark/session/spark_versions.py"}
 
 
 def test_what_was_published_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     """``jobpipe.run`` and ``jobpipe.close`` ask for the topics of Spark's queries: there are none."""
     monkeypatch.delitem(sys.modules, "pyspark")
-    for name in ("pyspark.sql", "jobpipe.spark.classic", "jobpipe.spark.writer_options"):
+    for name in ("pyspark.sql", "jobpipe.spark.session.classic_session", "jobpipe.spark.options.write_options"):
         monkeypatch.setitem(sys.modules, name, None)  # cannot be imported
     assert written_topics() == []
     assert topics_of([]) == []

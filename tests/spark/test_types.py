@@ -1,6 +1,6 @@
 """Every Spark type that can pass, passes, with equal values; the others are refused by name.
 
-The list of the types that pass, ``jobpipe.spark.schema.PASSING``, was made by trying: each is tried here again.
+The list of the types that pass, ``jobpipe.spark.schema.spark_arrow_schema.PASSING``, was made by trying: each is tried here again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobpipe import publishing, subscribe
 from jobpipe.arrow import schema_validation
 from jobpipe.arrow.schema_validation import MAX_DEPTH
 from jobpipe.errors import ConfigError, RowTooLarge, SchemaMismatch, UnsupportedType
-from jobpipe.spark.schema import PASSING, arrow_schema, check_types, spark_schema
+from jobpipe.spark.schema.spark_arrow_schema import PASSING, arrow_schema, check_types, spark_schema
 from tests.publisher.test_readable import CONVERTED
 from tests.spark.kinds import VALUES, selected
 from tests.spark.kit import Place, Received, run_to_end

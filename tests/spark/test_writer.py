@@ -20,7 +20,7 @@ from jobpipe.coordinator.topic_liveness import Parent
 from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.publishing.coordinator_launcher import parent_of
 from jobpipe.publishing.serving.shared_coordinator import attach_for, end_shared
-from jobpipe.spark.launched import SUBMIT
+from jobpipe.spark.session.launch_settings import SUBMIT
 from jobpipe.testing import NumberedRows
 from tests.spark.kit import Place, file_stream, until, write_files
 from tests.troubleshooting import on_page

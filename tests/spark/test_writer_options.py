@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 from jobpipe import JobPipeSink
 from jobpipe.config.keys.writer_options import MAX_BATCH_ID, REFUSED, WRITER_OPTIONS
 from jobpipe.errors import ConfigError
-from jobpipe.spark.launched import Launch
-from jobpipe.spark.writer_options import WriterOptions
+from jobpipe.spark.options.write_options import WriterOptions
+from jobpipe.spark.session.launch_settings import Launch
 from tests.spark import kit
 
 SCHEMA = StructType().add("id", LongType()).add("note", StringType())

@@ -15,7 +15,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
-from jobpipe.spark import interpreter
+from jobpipe.spark.session import python_interpreter
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +52,25 @@ def _choose_python(environ: MutableMapping[str, str], master: str) -> None:
 
     Where executors run on other hosts, PYSPARK_PYTHON is theirs.
     """
-    driver = environ.pop(interpreter.SOURCES, None)
-    if driver is not None and not interpreter.spark_python({**environ, interpreter.SOURCES: driver}).is_ours():
-        log.warning("%s=%s is ignored: the driver of this job is %s", interpreter.SOURCES, driver, sys.executable)
-    if not interpreter.is_local(master):
+    driver = environ.pop(python_interpreter.SOURCES, None)
+    if (
+        driver is not None
+        and not python_interpreter.spark_python({**environ, python_interpreter.SOURCES: driver}).is_ours()
+    ):
+        log.warning(
+            "%s=%s is ignored: the driver of this job is %s", python_interpreter.SOURCES, driver, sys.executable
+        )
+    if not python_interpreter.is_local(master):
         return
-    workers = interpreter.spark_python(environ)
+    workers = python_interpreter.spark_python(environ)
     if workers.is_ours():
         return
-    trouble = workers.trouble() if workers.origin == interpreter.VARIABLE else None
+    trouble = workers.trouble() if workers.origin == python_interpreter.VARIABLE else None
     if trouble is not None:
         what = "%s=%s is ignored: %s. Spark's workers are started with %s"
-        log.warning(what, interpreter.VARIABLE, workers.name, trouble, sys.executable)
-    if trouble is not None or workers.origin != interpreter.VARIABLE:
-        environ[interpreter.VARIABLE] = sys.executable
+        log.warning(what, python_interpreter.VARIABLE, workers.name, trouble, sys.executable)
+    if trouble is not None or workers.origin != python_interpreter.VARIABLE:
+        environ[python_interpreter.VARIABLE] = sys.executable
 
 
 def _choose_home(environ: MutableMapping[str, str]) -> None:
@@ -73,7 +78,7 @@ def _choose_home(environ: MutableMapping[str, str]) -> None:
     given = environ.get(HOME)
     if given is None:
         return
-    from jobpipe.spark.versions import INSTALLED
+    from jobpipe.spark.session.spark_versions import INSTALLED
 
     ours = "{}.{}".format(*INSTALLED.split("."))
     found = _version_of(Path(given))

@@ -16,8 +16,8 @@ from jobpipe.pipelines.reports import Reporter
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.work import Done, failure
 from jobpipe.pipelines.userobjects import import_object
-from jobpipe.spark.flow import flow
-from jobpipe.spark.schema import arrow_schema
+from jobpipe.spark.flow.spark_flow import flow
+from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
 POLL_SECONDS = 0.2
 COUNT_SECONDS = 1.0

@@ -28,8 +28,8 @@ from jobpipe.pipelines.runner.whereabouts import at_rows, at_sink, at_stage, pla
 from jobpipe.pipelines.runner.work import Done, failure
 from jobpipe.pipelines.sources.csv_lines import require_no_file_functions
 from jobpipe.pipelines.spec import Mode, SourceSpec
-from jobpipe.spark.ending import end_jobs, wait_for
-from jobpipe.spark.query_job import QueryJob
+from jobpipe.spark.termination.await_termination import end_jobs, wait_for
+from jobpipe.spark.termination.query_job import QueryJob
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from jobpipe.pipelines.plugins import ORIGIN, PluginOptions, Transform
 from jobpipe.pipelines.routes import Routes
 from jobpipe.pipelines.runner.routed_sources import RoutedSources
 from jobpipe.pipelines.sinks.to_topic import JobpipeSink
-from jobpipe.spark.collecting import collect_rows
+from jobpipe.spark.session.collect_rows import collect_rows
 
 
 class RoutedSink(JobpipeSink):

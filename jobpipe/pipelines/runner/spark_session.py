@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 from jobpipe.pipelines.kinds import ENCRYPTED, SPARK_JOBPIPE, revealed
 from jobpipe.pipelines.pipeline import Job, Pipeline
 from jobpipe.pipelines.secret_keys import SECRET_KEYS
-from jobpipe.spark.interpreter import is_local
-from jobpipe.spark.launched import spark_defaults
 from jobpipe.spark.register import register
-from jobpipe.spark.session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
-from jobpipe.spark.start_log import start_log
-from jobpipe.spark.versions import require_admission_control
+from jobpipe.spark.session.job_session import SHUFFLE_PARTITIONS, local_cores, recommended_conf
+from jobpipe.spark.session.launch_settings import spark_defaults
+from jobpipe.spark.session.python_interpreter import is_local
+from jobpipe.spark.session.spark_versions import require_admission_control
+from jobpipe.spark.session.startup_log import start_log
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",

@@ -11,7 +11,7 @@ from jobpipe.pipelines.checkpoint_owner import has_checkpoint, remedy
 from jobpipe.pipelines.pipeline import Job
 from jobpipe.pipelines.runner.stopping import StopRequest
 from jobpipe.pipelines.runner.whereabouts import file_in, reason_of, stage_of
-from jobpipe.spark.query_job import with_remedy
+from jobpipe.spark.termination.query_job import with_remedy
 
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |$)")
 _OF_CHECKPOINT = re.compile(
@@ -63,7 +63,7 @@ class Work(Protocol):
 
 
 def failure(error: BaseException | str, *, place: str = "", batches: int = 0, rows: int = 0) -> Done:
-    """Return the end by an error, or by a failure in the words of :class:`jobpipe.spark.query_job.QueryJob`.
+    """Return the end by an error, or by a failure in the words of :class:`jobpipe.spark.termination.query_job.QueryJob`.
 
     Args:
         place: where, if that is known; an error of ours, or of Spark's, may say it itself.

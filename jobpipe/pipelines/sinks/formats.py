@@ -232,7 +232,7 @@ class DeltaSink(FormatSink):
 
     def _transaction(self, batch: DataFrame, batch_id: int, job: JobContext) -> Mapping[str, str]:
         """Return the ids of the batch: a stream's are those by which Delta's own writer of streams knows it."""
-        from jobpipe.spark.stopping import QUERY_ID
+        from jobpipe.spark.termination.query_stop import QUERY_ID
 
         if job.mode is Mode.BATCH:
             return {"txnAppId": f"{job.name}:{job.run.id}", "txnVersion": str(batch_id)}

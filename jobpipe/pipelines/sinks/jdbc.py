@@ -111,7 +111,7 @@ class JdbcUpsertSink(Sink):
 
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Take the table over from earlier attempts."""
-        from jobpipe.spark.classic import require_classic
+        from jobpipe.spark.session.classic_session import require_classic
 
         require_classic(frame.sparkSession, "jdbc-upsert")
         database = self._database()
@@ -215,7 +215,7 @@ def _target_of(database: Database) -> type[Target]:
 
 def _query_of(batch: DataFrame, job: JobContext) -> str:
     """Return what tells this micro-batch, with its id: the query's id, which is the checkpoint's, or the run's."""
-    from jobpipe.spark.stopping import QUERY_ID
+    from jobpipe.spark.termination.query_stop import QUERY_ID
 
     if job.mode is Mode.BATCH:
         return job.run.id

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 
 from jobpipe.errors import ConfigError, JobpipeError, from_fault, to_fault
 from jobpipe.pipelines.databases.base import Database
-from jobpipe.spark.collecting import collect_rows
+from jobpipe.spark.session.collect_rows import collect_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

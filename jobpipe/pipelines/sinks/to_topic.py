@@ -18,7 +18,7 @@ from jobpipe.pipelines.spec import Mode, kebab
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from jobpipe.spark.sink import JobPipeSink
+    from jobpipe.spark.sink.foreach_batch_sink import JobPipeSink
 
 _DEFINED = tuple(about for about in SINK_ARGUMENTS if about.name not in ("replace", "schema"))
 _SINK_NAMES = {about.name for about in SINK_ARGUMENTS}
@@ -79,8 +79,8 @@ class JobpipeSink(Sink):
 
     def check_columns(self, frame: DataFrame, job: JobContext) -> None:
         """See that names and types can be published, and that the columns of partition-by and schema are there."""
-        from jobpipe.spark.checked_rows import check_rows
-        from jobpipe.spark.partitioner import Partitioner
+        from jobpipe.spark.options.partitioner import Partitioner
+        from jobpipe.spark.sink.row_checks import check_rows
 
         given: Any = self.options
         topic = job.topic(given.topic)
@@ -91,7 +91,7 @@ class JobpipeSink(Sink):
 
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Take the topic over, and serve what is published already."""
-        from jobpipe.spark.sink import JobPipeSink
+        from jobpipe.spark.sink.foreach_batch_sink import JobPipeSink
 
         given: Any = self.options
         schema = frame.schema if given.schema_ is None else read_schema(given.schema_, job.folder)

@@ -20,7 +20,7 @@ from jobpipe.pipelines.sources.csv_lines import CsvFormat, CsvLines
 from jobpipe.pipelines.sources.encodings import require_decoded, require_utf8, tolerant_lines, with_undecoded
 from jobpipe.pipelines.sources.input_files import InputFiles, require_plain_names
 from jobpipe.pipelines.spec import Mode
-from jobpipe.spark.versions import HAS_UTF8_FUNCTIONS
+from jobpipe.spark.session.spark_versions import HAS_UTF8_FUNCTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from jobpipe.pipelines.definitions import options_model
 from jobpipe.pipelines.plugins import ORIGIN, Source, Topics, origin
 from jobpipe.pipelines.problems import Complaint
 from jobpipe.pipelines.spec import Mode
-from jobpipe.spark.metadata import METADATA
+from jobpipe.spark.schema.metadata_columns import METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,7 @@ class JobpipeSource(Source):
 
     def check(self, mode: Mode) -> Iterable[Complaint]:
         """Yield what is wrong between the options."""
-        from jobpipe.spark.options import find_problems
+        from jobpipe.spark.options.read_options import find_problems
 
         given = self.texts()
         for problem in find_problems(given):
@@ -95,7 +95,7 @@ class JobpipeSource(Source):
 
     def flow_options(self) -> dict[str, Any]:
         """Return the arguments of ``jobpipe.flow``."""
-        from jobpipe.spark.boundaries import ends
+        from jobpipe.spark.options.starting_ending_offsets import ends
 
         given = self.options
         found: dict[str, Any] = {}

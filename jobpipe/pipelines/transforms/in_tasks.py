@@ -108,7 +108,7 @@ class InTasks:
         return text[:TEXT_MOST]
 
     def _columns(self) -> pa.Schema:
-        from jobpipe.spark.schema import arrow_schema
+        from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
         return arrow_schema(StructType.fromJson(json.loads(self._schema)))
 
@@ -266,6 +266,6 @@ def _text(value: object) -> str:
 
 
 def _dead_type() -> Any:
-    from jobpipe.spark.schema import arrow_schema
+    from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
     return arrow_schema(StructType().add(DEAD, _LETTER)).field(0).type

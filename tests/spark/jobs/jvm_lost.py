@@ -11,8 +11,8 @@ import pyspark.util
 from session import session
 
 import jobpipe
-from jobpipe.spark import sink as sink_module
-from jobpipe.spark.collecting import collect_rows
+from jobpipe.spark.session.collect_rows import collect_rows
+from jobpipe.spark.sink import foreach_batch_sink as sink_module
 
 MANY = 50_000
 topic, what = sys.argv[1:]

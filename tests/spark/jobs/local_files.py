@@ -12,8 +12,8 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from jobpipe.spark.local_files import FILE_IMPL
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
+from jobpipe.spark.session.local_checkpoint_files import FILE_IMPL
 
 BATCHES = 4
 FOLDER = Path(sys.argv[2])

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 import jobpipe
 from jobpipe.cli.doctor_host import running_sessions
-from jobpipe.spark.local_files import FILE_IMPL
-from jobpipe.spark.session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS
+from jobpipe.spark.session.job_session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS
+from jobpipe.spark.session.local_checkpoint_files import FILE_IMPL
 
 KEYS = (UNIX_SOCKETS, ARROW_ROWS, SHUFFLE_PARTITIONS, FILE_IMPL)
 

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from jobpipe.spark.session import recommended_conf
+from jobpipe.spark.session.job_session import recommended_conf
 from tests.harness.jvm import quick_plain
 
 
