@@ -138,7 +138,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m jobpipe.config.options_page > docs/options.md
 	$(BIN)/python -m jobpipe.operations.protocol_page docs/protocol.md
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
-	$(BIN)/python -m jobpipe.pipelines.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
+	$(BIN)/python -m jobpipe.pipelines.plugins.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
 
 # The classes for the driver's JVM, after a change of their source; needs a JDK 17. A test compares.
 java:

@@ -29,7 +29,7 @@ def test_modules_of_common_names_beside_a_job(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import sys
-            import jobpipe, jobpipe.admin, jobpipe.cli.main, jobpipe.coordinator.__main__, jobpipe.pipelines.loading
+            import jobpipe, jobpipe.admin, jobpipe.cli.main, jobpipe.coordinator.__main__, jobpipe.pipelines.loading.loader
             import jobpipe.spark.termination.run, jobpipe.spark.sink.foreach_batch_sink, jobpipe.spark.source.data_source, pyspark_jobpipe
             from jobpipe_registry import zookeeper, memory, embedded
             jobpipe.publisher, jobpipe.subscriber

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobpipe.cli.topic_reader import TopicReader
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
-    from jobpipe.pipelines.redriving import Letter, Outcome
+    from jobpipe.pipelines.dead_letters.redrive import Letter, Outcome
     from jobpipe.store.catalog.redrive_marks import SourceRow
     from jobpipe.subscribing.fetching.part_fetch import Fetched
 
@@ -230,16 +230,16 @@ def _allowed(job: str | None, file: str | None, into: tuple[str, ...]) -> Callab
     """Return what tells of a topic whether rows may go there."""
     if file is None or job is None:
         return lambda topic: topic in into
-    from jobpipe.pipelines.graph import reads_topic
-    from jobpipe.pipelines.loading import load_pipeline
+    from jobpipe.pipelines.loading.loader import load_pipeline
+    from jobpipe.pipelines.model.graph import reads_topic
 
     pipeline = load_pipeline(Path(file))
     return lambda topic: topic in into or reads_topic(pipeline, pipeline.jobs[job], topic)
 
 
 def _in_file(file: Path, job: str) -> str:
-    from jobpipe.pipelines.graph import dead_letters_of
-    from jobpipe.pipelines.loading import load_pipeline
+    from jobpipe.pipelines.loading.loader import load_pipeline
+    from jobpipe.pipelines.model.graph import dead_letters_of
 
     pipeline = load_pipeline(file)
     if job not in pipeline.jobs:
@@ -334,7 +334,7 @@ class _Letters:
 
     def groups(self, topic: str) -> list[_Group]:
         """Return how many letters there are, by stage and error."""
-        from jobpipe.pipelines.redriving import letters_of
+        from jobpipe.pipelines.dead_letters.redrive import letters_of
 
         reader = self._reader(topic)
         bounds = reader.bounds(EARLIEST, LATEST)
@@ -369,7 +369,7 @@ class _Letters:
         dry_run: bool,
     ) -> Outcome:
         """Publish the rows of the letters again."""
-        from jobpipe.pipelines.redriving import Redrive, letters_of
+        from jobpipe.pipelines.dead_letters.redrive import Redrive, letters_of
         from jobpipe.publishing.appender import Appender
 
         def open_topic(name: str, query_id: str) -> Appender:

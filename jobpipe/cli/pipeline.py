@@ -15,8 +15,8 @@ from jobpipe.cli.output import emit_json, printable
 from jobpipe.errors import PipelineError
 
 if TYPE_CHECKING:
-    from jobpipe.pipelines.pipeline import Pipeline
-    from jobpipe.pipelines.problems import Problem
+    from jobpipe.pipelines.file.problems import Problem
+    from jobpipe.pipelines.model.pipeline import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
         PipelineError: with every problem.
         click.BadParameter: ``--set`` without an equals sign, or twice for one parameter.
     """
-    from jobpipe.pipelines.loading import load_pipeline
+    from jobpipe.pipelines.loading.loader import load_pipeline
 
     values = {}
     for each in given:
@@ -61,8 +61,8 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
 
 def _warnings(found: Pipeline) -> list[Problem]:
     """Return what is probably wrong, and what a run does not do."""
-    from jobpipe.pipelines.checks import left_out_by_run
-    from jobpipe.pipelines.likely import inputs_not_here, modules_of_others, types_of_no_column
+    from jobpipe.pipelines.loading.lint import inputs_not_here, modules_of_others, types_of_no_column
+    from jobpipe.pipelines.loading.spec_checks import left_out_by_run
 
     here = (*modules_of_others(found), *inputs_not_here(found), *types_of_no_column(found))
     return [*found.warnings, *left_out_by_run(found), *here]
@@ -85,8 +85,8 @@ def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], impor
     try:
         found = load(file, given, overlays)
         if importing:
-            from jobpipe.pipelines.importing import check_imports
-            from jobpipe.pipelines.problems import pipeline_error
+            from jobpipe.pipelines.file.problems import pipeline_error
+            from jobpipe.pipelines.loading.import_check import check_imports
 
             if wrong := check_imports(found):
                 raise pipeline_error([*_warnings(found), *wrong])
@@ -125,8 +125,8 @@ def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: s
     `--format dot | dot -Tsvg` draws it with Graphviz. JSON keys: pipeline, jobs (name, kind, mode, sources, transforms,
     sinks, reads, publishes, schedule), topics (name, publishers, readers), cycles.
     """
-    from jobpipe.pipelines.graph import graph_of
-    from jobpipe.pipelines.render import as_dict, as_dot, as_text
+    from jobpipe.pipelines.model.graph import graph_of
+    from jobpipe.pipelines.model.graph_rendering import as_dict, as_dot, as_text
 
     made = graph_of(load(file, given, overlays))
     if shape == "json":
@@ -175,11 +175,11 @@ def run(
     """
     from jobpipe.config.reading.config_loader import settled_environment
     from jobpipe.control.runs_here import require_no_run_of_server
-    from jobpipe.pipelines.board import BoardConsole
-    from jobpipe.pipelines.bounds import bounds_of
-    from jobpipe.pipelines.checks import schedules_not_fired
-    from jobpipe.pipelines.foreground import last_lines, run_pipeline
-    from jobpipe.pipelines.states import JobState
+    from jobpipe.jobs.foreground.foreground_run import last_lines, run_pipeline
+    from jobpipe.jobs.foreground.progress_display import BoardConsole
+    from jobpipe.pipelines.loading.spec_checks import schedules_not_fired
+    from jobpipe.pipelines.model.job_states import JobState
+    from jobpipe.pipelines.model.run_bounds import bounds_of
 
     found = load(file, given, overlays)
     bounds = bounds_of(found, only, lower, upper)
@@ -248,7 +248,7 @@ def try_(
     """
     import json
 
-    from jobpipe.pipelines.trying import differences, read_rows, try_job
+    from jobpipe.jobs.foreground.dry_run import differences, read_rows, try_job
 
     found = load(file, given, overlays)
     named: dict[str | None, str] = {}
@@ -278,7 +278,7 @@ def init(folder: Path) -> None:
 
     Existing files are never replaced.
     """
-    from jobpipe.pipelines.starting import copy_example
+    from jobpipe.pipelines.loading.scaffold import copy_example
 
     for path in copy_example(folder):
         click.echo(printable(str(path)))

@@ -20,8 +20,8 @@ def list_all(as_json: bool) -> None:
 
     JSON keys of each: kind, type, distribution, about.
     """
-    from jobpipe.pipelines.explaining import about
-    from jobpipe.pipelines.installed import Plugins
+    from jobpipe.pipelines.plugins.plugin_discovery import Plugins
+    from jobpipe.pipelines.plugins.plugin_help import about
 
     rows = [(str(each.kind), each.type, each.distribution, about(each)) for each in Plugins().all()]
     if as_json:
@@ -34,8 +34,8 @@ def list_all(as_json: bool) -> None:
 @click.argument("type_", metavar="TYPE")
 def explain(type_: str) -> None:
     """Explain TYPE: what it does, what it promises, and its options. Explains both a source and a sink of TYPE."""
-    from jobpipe.pipelines.explaining import explain as explained
-    from jobpipe.pipelines.installed import Plugins
+    from jobpipe.pipelines.plugins.plugin_discovery import Plugins
+    from jobpipe.pipelines.plugins.plugin_help import explain as explained
 
     text = explained(Plugins(), type_)
     click.echo("\n".join(map(printable, text.splitlines())))

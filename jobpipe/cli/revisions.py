@@ -19,7 +19,7 @@ from jobpipe.errors import ConfigError
 if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import JobPlan, Plan, RevisionView, Submission, Submitted
-    from jobpipe.pipelines.pipeline import Pipeline
+    from jobpipe.pipelines.model.pipeline import Pipeline
 
 PLAN_KEYS = (
     "pipeline, version, born, changed, jobs (job, action, reasons, rows_again, from_checkpoint, ends_run, "
@@ -113,7 +113,7 @@ def history(client: ControlClient, name: str, as_json: bool) -> None:
 def submission_of(found: Pipeline, file: str) -> Submission:
     """Return a loaded file as it is submitted."""
     from jobpipe.control.interface import Submission
-    from jobpipe.pipelines.tree import plain
+    from jobpipe.pipelines.file.located_values import plain
 
     return Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
 

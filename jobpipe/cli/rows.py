@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 
 from jobpipe.cli.output import printable
-from jobpipe.pipelines.json_values import json_number, json_value
+from jobpipe.pipelines.transforms.json_values import json_number, json_value
 
 SLICE_ROWS = 500  # turned into Python objects at a time
 WIDEST = 40  # characters of a column; a longer value moves its line to the right

@@ -90,7 +90,7 @@ def start(client: ControlClient, ref: JobRef, lower: str, upper: str, wait: bool
     again under its id, so that sinks write its rows once. Exits with 1 if --wait finds that it has not succeeded, with
     3 if --wait takes too long.
     """
-    from jobpipe.pipelines.states import ENDED, JobState
+    from jobpipe.pipelines.model.job_states import ENDED, JobState
 
     found = client.start_run(ref.pipeline, str(ref.job), lower, upper)
 
@@ -111,7 +111,7 @@ def start(client: ControlClient, ref: JobRef, lower: str, upper: str, wait: bool
 @json_option
 def cancel(client: ControlClient, id_: str, wait: bool, timeout: float, as_json: bool) -> int:
     """Stop run ID, at the next micro-batch boundary if one comes soon. Exits with 1 if --wait finds it LOST."""
-    from jobpipe.pipelines.states import ENDED, JobState
+    from jobpipe.pipelines.model.job_states import ENDED, JobState
 
     found = client.cancel(id_)
 

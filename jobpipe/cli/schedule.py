@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import ScheduleView
     from jobpipe.control.schedules.rule import Rule
-    from jobpipe.pipelines.pipeline import Pipeline
-    from jobpipe.pipelines.spec import ScheduleSpec
+    from jobpipe.pipelines.file.spec import ScheduleSpec
+    from jobpipe.pipelines.model.pipeline import Pipeline
 
 
 @click.group()

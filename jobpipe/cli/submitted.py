@@ -39,7 +39,7 @@ from jobpipe.errors import ControlConflict
 if TYPE_CHECKING:
     from jobpipe.control.client import ControlClient
     from jobpipe.control.interface import JobStatus, PipelineStatus, Submitted
-    from jobpipe.pipelines.problems import Problem
+    from jobpipe.pipelines.file.problems import Problem
 
 PROCESSES_SECONDS = 60.0  # for the processes of a job that has ended; a slow JVM takes half of it
 _ref = click.argument("ref", metavar="NAME[/JOB]", type=JobRefType())
@@ -78,7 +78,7 @@ def submit(
     JSON keys: pipeline, created, version, changed, runs (job: id), unchanged, removed, warnings (file, line, key, what,
     remedy, severity).
     """
-    from jobpipe.pipelines.graph import published_again
+    from jobpipe.pipelines.model.graph import published_again
 
     found = load(file, given, overlays)
     client = client_of(settings, url, token_file, start=True)
@@ -221,7 +221,7 @@ def stop(client: ControlClient, ref: JobRef, wait: bool, timeout: float, as_json
     JSON keys: those of `jobpipe pipeline status NAME`, also with NAME/JOB. Exits with 1 if --wait finds a job that is
     lost.
     """
-    from jobpipe.pipelines.states import ENDED, JobState
+    from jobpipe.pipelines.model.job_states import ENDED, JobState
 
     found = client.stop(ref.pipeline, ref.job)
 
@@ -330,7 +330,7 @@ def _await_running(
 
 def _is_settled(job: JobStatus, has_begun: Callable[[JobStatus], bool]) -> bool:
     """Whether a job runs or has ended, in a run that ``has_begun``; one with a schedule has no run by itself."""
-    from jobpipe.pipelines.states import ENDED, JobState
+    from jobpipe.pipelines.model.job_states import ENDED, JobState
 
     if job.scheduled:
         return True
@@ -339,7 +339,7 @@ def _is_settled(job: JobStatus, has_begun: Callable[[JobStatus], bool]) -> bool:
 
 
 def _is_bad(job: JobStatus) -> bool:
-    from jobpipe.pipelines.states import JobState
+    from jobpipe.pipelines.model.job_states import JobState
 
     return job.state in (JobState.FAILED, JobState.LOST)
 

@@ -16,12 +16,12 @@ from jobpipe.control.interface import Control
 from jobpipe.control.records import Event
 from jobpipe.control.room import LAGGING
 from jobpipe.errors import JobpipeError, StoreError
-from jobpipe.pipelines.alert_section import alerts_of
-from jobpipe.pipelines.alerting import FIRST_DELAY, Alert, Outbox
-from jobpipe.pipelines.lasting import Threshold
-from jobpipe.pipelines.places import write_private
-from jobpipe.pipelines.spec import AlertSpec
-from jobpipe.pipelines.webhook import Resolve, resolve
+from jobpipe.jobs.alerts.alert_queue import FIRST_DELAY, Alert, Outbox
+from jobpipe.jobs.alerts.alert_section import alerts_of
+from jobpipe.jobs.alerts.webhook import Resolve, resolve
+from jobpipe.jobs.monitor.hysteresis import Threshold
+from jobpipe.pipelines.file.spec import AlertSpec
+from jobpipe.pipelines.model.paths import write_private
 
 log = logging.getLogger(__name__)
 

@@ -47,16 +47,16 @@ from jobpipe.control.rights import Caller
 from jobpipe.control.roots import Roots
 from jobpipe.control.submission_checks import require_jobs, require_trusted
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
-from jobpipe.pipelines.definitions import CONFIGURATION
-from jobpipe.pipelines.engine import fires_nothing
-from jobpipe.pipelines.graph import Graph, graph_of
-from jobpipe.pipelines.installed import PlugInKind, Plugins
-from jobpipe.pipelines.json_schema import options_schema
-from jobpipe.pipelines.kinds import EXPECTED
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.problems import nearest
-from jobpipe.pipelines.tree import FilePlace, node_of
-from jobpipe.pipelines.wording import problems_of
+from jobpipe.pipelines.file.error_messages import problems_of
+from jobpipe.pipelines.file.field_types import EXPECTED
+from jobpipe.pipelines.file.located_values import FilePlace, node_of
+from jobpipe.pipelines.file.problems import nearest
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.graph import Graph, graph_of
+from jobpipe.pipelines.plugins.json_schema import options_schema
+from jobpipe.pipelines.plugins.option_models import CONFIGURATION
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
+from jobpipe.pipelines.plugins.schedule_engine import fires_nothing
 
 M = TypeVar("M", bound=BaseModel)
 OPENAPI = "/openapi.json"

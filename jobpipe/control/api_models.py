@@ -10,14 +10,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from jobpipe.control.interface import PipelineStatus, Submission
-from jobpipe.pipelines.installed import PlugInKind
-from jobpipe.pipelines.kinds import JobName
-from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.yaml_files import MAX_DEPTH, MAX_NODES
+from jobpipe.pipelines.file.field_types import JobName
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.file.yaml_reader import MAX_DEPTH, MAX_NODES
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind
 
 
 def _bounded(tree: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.yaml_files` could have made."""
+    """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.file.yaml_reader` could have made."""
     level: list[Any] = [tree]
     count = depth = 0
     while level:
@@ -198,7 +198,7 @@ class ValidatedView:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphJob:
-    """A job in the graph of all pipelines; as :class:`jobpipe.pipelines.graph.JobNode`."""
+    """A job in the graph of all pipelines; as :class:`jobpipe.pipelines.model.graph.JobNode`."""
 
     pipeline: str
     name: str

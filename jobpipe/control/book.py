@@ -11,9 +11,9 @@ from jobpipe.control.records import AttemptRow, JobRow, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Verdict
 from jobpipe.errors import ConfigError, LauncherUnavailable
-from jobpipe.pipelines.restarts import Restarts
-from jobpipe.pipelines.spec import RestartSpec
-from jobpipe.pipelines.states import FOLLOWING, JobState, Want
+from jobpipe.jobs.supervision.restart_policy import Restarts
+from jobpipe.pipelines.file.spec import RestartSpec
+from jobpipe.pipelines.model.job_states import FOLLOWING, JobState, Want
 from jobpipe_registry.job_records import EndRecord
 
 log = logging.getLogger(__name__)

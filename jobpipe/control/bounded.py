@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobpipe.control.store import Store
-from jobpipe.pipelines.graph import TopicNode
+from jobpipe.pipelines.model.graph import TopicNode
 
 
 class TopicsOfJobs:

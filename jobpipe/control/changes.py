@@ -26,9 +26,9 @@ from jobpipe.control.revisions.planning import (
 )
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.problems import nearest
-from jobpipe.pipelines.states import JobState, Want
+from jobpipe.pipelines.file.problems import nearest
+from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.pipelines.model.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 

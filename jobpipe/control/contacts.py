@@ -9,9 +9,9 @@ from jobpipe.control.looking import process_status
 from jobpipe.control.records import AttemptRow
 from jobpipe.control.starting import make_launcher
 from jobpipe.control.tools import Tools
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus
-from jobpipe.pipelines.reports import read_report
+from jobpipe.jobs.workloads.progress_reports import read_report
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.plugins.api import Launcher, LaunchState, LaunchStatus
 from jobpipe_registry.node_watch import Watch
 from jobpipe_registry.registry_jobs import JobRecords
 

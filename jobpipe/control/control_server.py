@@ -50,14 +50,14 @@ from jobpipe.control.tools import Tools
 from jobpipe.control.views import Views, revision_view
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
-from jobpipe.pipelines.bounds import Bounds, bounds_of
-from jobpipe.pipelines.checks import without_bounds
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.locks import locked
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.problems import Problem, pipeline_error
-from jobpipe.pipelines.serving_on import ServingOn
+from jobpipe.jobs.monitor.keep_serving import ServingOn
+from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.pipelines.file.problems import Problem, pipeline_error
+from jobpipe.pipelines.loading.spec_checks import without_bounds
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from jobpipe_registry.handler import RegisterServerHandler
 
 STOP_SECONDS = 60.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.control.records import Event
-from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.states import JobState, Want
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.model.job_states import JobState, Want
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from jobpipe.control.records import RunRow
 from jobpipe.control.schedules.decisions import Books, IntervalState
 from jobpipe.control.schedules.rule import Interval
 from jobpipe.control.store import Store
-from jobpipe.pipelines.spec import ScheduleSpec
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.file.spec import ScheduleSpec
+from jobpipe.pipelines.model.job_states import JobState
 
 MOST_INTERVALS = 50_000
 """Intervals of a schedule that are kept; of those that are done the oldest go."""

@@ -14,15 +14,15 @@ from typing import Any
 from jobpipe.control.records import DefinitionRow
 from jobpipe.control.store import Store
 from jobpipe.errors import CheckpointMismatch, ConfigError, PipelineError
-from jobpipe.pipelines.checkpoint_owner import has_checkpoint, keeps_checkpoint, remedy
-from jobpipe.pipelines.checkpoint_storage import has_begun, look
-from jobpipe.pipelines.file_paths import local_folder, same_place
-from jobpipe.pipelines.graph import graph_of, subscriptions_of
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_tree, without_engines
-from jobpipe.pipelines.pipeline import Job, Pipeline
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.tree import plain
+from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, keeps_checkpoint, remedy
+from jobpipe.pipelines.checkpoints.checkpoint_storage import has_begun, look
+from jobpipe.pipelines.file.file_paths import local_folder, same_place
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.loading.loader import load_tree, without_engines
+from jobpipe.pipelines.model.graph import graph_of, subscriptions_of
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Job, Pipeline
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 
 MOST_LOADED = 64
 _OF_THE_SERVER = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing

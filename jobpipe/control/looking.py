@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobpipe.control.records import AttemptRow, LeaseHolder
 from jobpipe.control.verdict import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf
-from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
+from jobpipe.pipelines.plugins.api import LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease
 from jobpipe_registry.process_identity import Place, lives
 from jobpipe_registry.registry_jobs import JobRecords

@@ -20,11 +20,11 @@ from jobpipe.control.starting import Started, make_launcher, start_attempt
 from jobpipe.control.tools import Tools
 from jobpipe.control.verdict import Step, Verdict, judge
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.ends import BY_ANOTHER
-from jobpipe.pipelines.places import Places, clear_storage
-from jobpipe.pipelines.plugins import LaunchState
-from jobpipe.pipelines.problems import pipeline_error
-from jobpipe.pipelines.states import JobState, Want
+from jobpipe.jobs.supervision.exit_status import BY_ANOTHER
+from jobpipe.pipelines.file.problems import pipeline_error
+from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.pipelines.model.paths import Places, clear_storage
+from jobpipe.pipelines.plugins.api import LaunchState
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.process_identity import lives
 from jobpipe_registry.registry_errors import OrderChanged, RegistryError

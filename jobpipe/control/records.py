@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.pipelines.states import ENDED, JobState, Want
+from jobpipe.pipelines.model.job_states import ENDED, JobState, Want
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from jobpipe.control.repeated_work import RepeatedWork
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import JobpipeError
-from jobpipe.pipelines.alert_section import alerts_of
-from jobpipe.pipelines.lasting import LagChange, Lags, Rooms, Threshold, lags_of
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.topic_watch import Statuses, Watcher
+from jobpipe.jobs.alerts.alert_section import alerts_of
+from jobpipe.jobs.monitor.hysteresis import LagChange, Lags, Rooms, Threshold, lags_of
+from jobpipe.jobs.monitor.topic_poller import Statuses, Watcher
+from jobpipe.pipelines.model.job_states import JobState
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from urllib.parse import unquote
 from jobpipe.config import Config
 from jobpipe.config.reading.file_permissions import Distrusted, distrusted_level
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_paths import absolute
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.file.file_paths import absolute
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.model.pipeline import Pipeline
 
 _FILE = re.compile(r"file:/*", re.IGNORECASE)
 _MOST_LINKS = 40  # as Linux follows

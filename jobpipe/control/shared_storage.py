@@ -9,10 +9,10 @@ from pathlib import Path
 from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_paths import absolute, is_uri, same_place
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.problems import LISTED, Problem
+from jobpipe.pipelines.file.file_paths import absolute, is_uri, same_place
+from jobpipe.pipelines.file.problems import LISTED, Problem
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Pipeline
 
 
 def shared_storage(store: Store, home: Path, pipeline: Pipeline) -> list[Problem]:

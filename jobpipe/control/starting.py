@@ -16,13 +16,13 @@ from jobpipe.control.book import UNAVAILABLE
 from jobpipe.control.records import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, LauncherUnavailable
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.plugins import Attempt, Launcher
-from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.tree import plain
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.loading.snapshot import Snapshot
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.plugins.api import Attempt, Launcher
 from jobpipe_registry.job_records import Lease, Order
 from jobpipe_registry.process_identity import Place, lives
 from jobpipe_registry.registry_errors import OrderChanged, RegistryError, Unavailable

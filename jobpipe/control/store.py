@@ -29,7 +29,7 @@ from jobpipe.control.records import (
     RevisionChanges,
     RunRow,
 )
-from jobpipe.pipelines.states import JobState, Want
+from jobpipe.pipelines.model.job_states import JobState, Want
 
 MOST_DEFINITIONS = 100  # of a pipeline, kept
 MOST_DEFINITION_CHARACTERS = 64 << 20  # of a pipeline, all together

@@ -12,13 +12,13 @@ from jobpipe.control.revisions.planning import Asked, first_plan
 from jobpipe.control.roots import Roots
 from jobpipe.control.schedules.rule import Rule
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, PipelineNotFound
-from jobpipe.pipelines.checkpoint_owner import require_checkpoint
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.locks import holder
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places, require_clearable
-from jobpipe.pipelines.problems import Problem, nearest, pipeline_error
+from jobpipe.jobs.storage.file_lock import holder
+from jobpipe.pipelines.checkpoints.checkpoint_owner import require_checkpoint
+from jobpipe.pipelines.file.problems import Problem, nearest, pipeline_error
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.paths import Places, require_clearable
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 
 MOST_TREE_BYTES = 4 * 1024 * 1024
 

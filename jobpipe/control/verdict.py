@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jobpipe.pipelines.ends import BY_ANOTHER, IN_THE_MIDDLE, MISCONFIGURED_TEXT, unrecorded
-from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState
+from jobpipe.jobs.supervision.exit_status import BY_ANOTHER, IN_THE_MIDDLE, MISCONFIGURED_TEXT, unrecorded
+from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState
 
 
 class LauncherAnswer(StrEnum):

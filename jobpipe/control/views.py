@@ -11,10 +11,10 @@ from jobpipe.control.records import AttemptRow, DefinitionRow, JobRow, PipelineR
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Supervisor
 from jobpipe.errors import PipelineNotFound
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.reports import Report, read_report
-from jobpipe.pipelines.restarts import restarted_after
-from jobpipe.pipelines.states import JobState
+from jobpipe.jobs.supervision.restart_policy import restarted_after
+from jobpipe.jobs.workloads.progress_reports import Report, read_report
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.paths import Places
 
 
 def revision_view(row: DefinitionRow) -> RevisionView:

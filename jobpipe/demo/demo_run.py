@@ -38,11 +38,11 @@ from jobpipe.demo.demo_folder import (
 )
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
-from jobpipe.pipelines.board import BoardConsole
-from jobpipe.pipelines.foreground import last_lines, run_pipeline
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.supervisor import JobView
+from jobpipe.jobs.foreground.foreground_run import last_lines, run_pipeline
+from jobpipe.jobs.foreground.progress_display import BoardConsole
+from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
 from jobpipe.store.log.spools import read_status

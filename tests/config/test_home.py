@@ -15,7 +15,7 @@ from jobpipe.config import load
 from jobpipe.config.reading.config_loader import find_file
 from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.file_paths import absolute
+from jobpipe.pipelines.file.file_paths import absolute
 
 
 @pytest.fixture

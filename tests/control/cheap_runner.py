@@ -17,8 +17,8 @@ from pathlib import Path
 
 from jobpipe.config import load
 from jobpipe.discovery.registry_handler import open_handler
-from jobpipe.pipelines.runner.holding import Holding, Replaced
-from jobpipe.pipelines.states import REPLACED
+from jobpipe.jobs.runner.job_lease import Holding, Replaced
+from jobpipe.pipelines.model.job_states import REPLACED
 from jobpipe_registry.job_records import EndRecord
 
 ROWS = 7

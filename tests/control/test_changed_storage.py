@@ -10,7 +10,7 @@ from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Action, Submission
 from jobpipe.control.loaded import LoadedPipelines
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control.test_checkpoints import begin_checkpoint
 from tests.control.test_plan import as_planned, planned
 from tests.control.world import NAME, World, job_of, wait

@@ -8,12 +8,12 @@ import pytest
 
 from jobpipe.control.interface import Submission
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound
-from jobpipe.pipelines.checkpoint_owner import owner_of
-from jobpipe.pipelines.checkpoint_storage import claim
-from jobpipe.pipelines.file_paths import local_folder
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.checkpoints.checkpoint_owner import owner_of
+from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
+from jobpipe.pipelines.file.file_paths import local_folder
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.paths import Places
 from jobpipe_registry.job_records import Order
 from tests.control.world import NAME, FakePlugins, World, job_of, wait
 from tests.pipelines.waiting import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobpipe.control.control_server import ControlServer
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control.world import NAME, World, job_of, wait
 from tests.pipelines.waiting import eventually
 

@@ -9,8 +9,8 @@ import pytest
 from jobpipe.control.contacts import Contacts
 from jobpipe.control.records import AttemptRow
 from jobpipe.control.tools import Tools
-from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 
 ATTEMPT = AttemptRow(
     run="r", pipeline="p", job="j", number=5, version=1, state=JobState.SUBMITTED, began=1.0, launched="x"

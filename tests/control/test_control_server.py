@@ -19,11 +19,11 @@ from jobpipe.control.control_server import ControlServer
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.runs_here import require_no_run_of_server
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
-from jobpipe.pipelines.locks import locked
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.pipelines.states import MISCONFIGURED, REPLACED, JobState, Want
+from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.pipelines.loading.snapshot import Snapshot
+from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState, Want
+from jobpipe.pipelines.model.paths import Places
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.process_identity import Place, start_ticks
 from jobpipe_registry.registry_errors import NotOrdered, Unavailable
@@ -598,8 +598,8 @@ def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let topics be looked at often, and what is seen twice have lasted."""
     monkeypatch.setattr("jobpipe.control.room.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("jobpipe.pipelines.lasting.BLOCKED_SECONDS", 0.03)
-    monkeypatch.setattr("jobpipe.pipelines.lasting.FREE_SECONDS", 0.03)
+    monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.BLOCKED_SECONDS", 0.03)
+    monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.FREE_SECONDS", 0.03)
 
 
 PUBLISHES = {"report": job_of(sink={"type": "jobpipe", "topic": "flights"})}
@@ -631,7 +631,7 @@ def test_a_blocked_job_is_blocked_for_the_next_server_too(world: World, monkeypa
     world.topics.waiting["flights"] = "subscription slow"
     detail = wait(first, JobState.BLOCKED).detail
     first.close()
-    monkeypatch.setattr("jobpipe.pipelines.lasting.BLOCKED_SECONDS", 3600.0)
+    monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.BLOCKED_SECONDS", 3600.0)
     asked = world.topics.asked
     second = world.server()
     known = second._supervisor.known_at

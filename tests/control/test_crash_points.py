@@ -24,9 +24,9 @@ from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.roots import Roots
 from jobpipe.control.store import Store
 from jobpipe.control.tools import Tools
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
-from jobpipe.pipelines.states import REPLACED, JobState
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.job_states import REPLACED, JobState
+from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.node_watch import Watch

@@ -18,15 +18,15 @@ from jobpipe.control.revisions.key_classes import (
     keys,
 )
 from jobpipe.errors import PipelineError
-from jobpipe.pipelines.checkpoint_owner import has_checkpoint, owner_of, part_of
-from jobpipe.pipelines.checkpoint_storage import claim
-from jobpipe.pipelines.installed import BUILT_IN, PlugInKind, Plugins
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.pipeline import Stage
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.plugins import Plugin
-from jobpipe.pipelines.spec import StageSpec
-from jobpipe.pipelines.wording import field_names
+from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, owner_of, part_of
+from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
+from jobpipe.pipelines.file.error_messages import field_names
+from jobpipe.pipelines.file.spec import StageSpec
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Stage
+from jobpipe.pipelines.plugins.api import Plugin
+from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInKind, Plugins
 from tests.control.world import NAME, FakePlugins, World, job_of
 from tests.pages import ROOT
 

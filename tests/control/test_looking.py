@@ -11,8 +11,8 @@ import pytest
 from jobpipe.control.looking import facts_of, has_rebooted, process_status
 from jobpipe.control.records import AttemptRow, LeaseHolder
 from jobpipe.control.verdict import EndOf, LeaseOf, OrderOf
-from jobpipe.pipelines.plugins import LaunchState
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.plugins.api import LaunchState
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.process_identity import Place, start_ticks
 from jobpipe_registry.registry_jobs import JobRecords

@@ -11,7 +11,7 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Action, JobPlan, Plan, Submission
 from jobpipe.errors import ControlConflict, JobpipeError, PipelineError
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control.test_checkpoints import READS_FILES, begin_checkpoint
 from tests.control.world import NAME, World, job_of, wait
 from tests.troubleshooting import on_page

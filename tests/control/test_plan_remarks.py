@@ -9,7 +9,7 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Action, JobPlan, Submission
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control.test_checkpoints import READS_FILES, begin_checkpoint
 from tests.control.test_plan import BATCH, FROM_TOPIC, as_planned, planned
 from tests.control.world import NAME, World, job_of, wait

@@ -15,8 +15,8 @@ import yaml
 
 from jobpipe.config import load
 from jobpipe.control.control_server import ControlServer
-from jobpipe.pipelines.launchers.local import RUNNER
-from jobpipe.pipelines.states import ENDED, JobState
+from jobpipe.jobs.launchers.local_launcher import RUNNER
+from jobpipe.pipelines.model.job_states import ENDED, JobState
 from tests.pipelines.running import SMALL
 from tests.pipelines.waiting import eventually
 from tests.spark.kit import PATIENCE

@@ -13,9 +13,9 @@ import pytest
 
 from jobpipe.config.reading import file_permissions
 from jobpipe.control.roots import Roots
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control.world import World, job_of, status, wait
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.control.interface import Submission
 from jobpipe.errors import PipelineError
-from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.file.problems import Problem
 from tests.control.world import World, job_of
 
 

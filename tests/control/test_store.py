@@ -28,9 +28,9 @@ from jobpipe.control.records import (
 )
 from jobpipe.control.store import Store
 from jobpipe.errors import StoreError
-from jobpipe.pipelines.graph import TopicNode
-from jobpipe.pipelines.spec import ScheduleSpec
-from jobpipe.pipelines.states import JobState, Want
+from jobpipe.pipelines.file.spec import ScheduleSpec
+from jobpipe.pipelines.model.graph import TopicNode
+from jobpipe.pipelines.model.job_states import JobState, Want
 from tests.pipelines.waiting import eventually
 
 JOB = JobRow(

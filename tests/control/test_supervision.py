@@ -11,7 +11,7 @@ import pytest
 from jobpipe.control.patience import PatientJobs
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError, LauncherUnavailable, StoreError
-from jobpipe.pipelines.states import JobState, Want
+from jobpipe.pipelines.model.job_states import JobState, Want
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import Unavailable
 from tests.control.world import NAME, World, job_of, states, status, wait

@@ -13,9 +13,9 @@ from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import JobStatus, Submission
 from jobpipe.errors import HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply
-from jobpipe.pipelines.installed import PlugInKind, Plugins
-from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree

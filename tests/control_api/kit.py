@@ -32,8 +32,8 @@ from jobpipe.control.interface import (
 )
 from jobpipe.control.records import Event
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
-from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.states import ENDED, JobState, Want
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.model.job_states import ENDED, JobState, Want
 
 DEADLINE = 20.0
 

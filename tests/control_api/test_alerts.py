@@ -19,9 +19,9 @@ from jobpipe.config import Config, load
 from jobpipe.control.alerts import Alerts
 from jobpipe.control.interface import Submission
 from jobpipe.errors import StoreError
+from jobpipe.jobs.alerts.webhook import Hook, HookError, HookRefused, post
 from jobpipe.net.tls.certificates import BOTH, init_ca, issue
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, post
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.kit import DEADLINE, MemoryControl, tree, until
 
 
@@ -349,7 +349,7 @@ def test_an_address_whose_tls_fails_is_left_for_the_next(tmp_path: Path, monkeyp
     def routed(address: tuple[str, int], timeout: float) -> socket.socket:
         return connect(("127.0.0.1", plain.port if address[0] == "127.0.0.2" else receiver.port), timeout)
 
-    monkeypatch.setattr("jobpipe.pipelines.webhook.socket.create_connection", routed)
+    monkeypatch.setattr("jobpipe.jobs.alerts.webhook.socket.create_connection", routed)
     try:
         hook = Hook.parse(f"https://localhost:{receiver.port}/x")
         post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.2", "127.0.0.1"])
@@ -370,8 +370,8 @@ def test_silent_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch) -> Non
         now[0] += timeout
         raise TimeoutError(110, "Connection timed out")
 
-    monkeypatch.setattr("jobpipe.pipelines.webhook.socket.create_connection", connect)
-    monkeypatch.setattr("jobpipe.pipelines.webhook.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("jobpipe.jobs.alerts.webhook.socket.create_connection", connect)
+    monkeypatch.setattr("jobpipe.jobs.alerts.webhook.time.monotonic", lambda: now[0])
     hook, silent = Hook.parse("http://localhost:1/x"), [f"127.0.0.{number}" for number in range(1, 20)]
     with pytest.raises(HookError, match=r"no answer \(Network is unreachable; Connection timed out\)$"):
         post(hook, {}, resolver=lambda host, port: ["::1", *silent])

@@ -24,7 +24,7 @@ from jobpipe.errors import (
     RunNotFound,
     WaitTimeout,
 )
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.kit import DEADLINE, SCHEDULE, Served, until
 
 

@@ -44,9 +44,9 @@ from jobpipe.control.interface import (
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken
 from jobpipe.net.servers.listener import Listener
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.problems import Problem
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import DEADLINE, SCHEDULE, Served, tree, until
 from tests.control_api.program import core

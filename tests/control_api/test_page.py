@@ -11,10 +11,10 @@ import yaml
 from jobpipe.config import load
 from jobpipe.control.server_access import read_access_file
 from jobpipe.net.tls.certificates import describe
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.problems import ProblemList
-from jobpipe.pipelines.tree import plain
-from jobpipe.pipelines.yaml_files import read_text
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.file.problems import ProblemList
+from jobpipe.pipelines.file.yaml_reader import read_text
+from jobpipe.pipelines.loading.loader import load_tree
 from tests.control_api.kit import SCHEDULE, Served, tree
 from tests.pages import block, shell
 

@@ -18,9 +18,9 @@ from jobpipe.cli.revisions import PLAN_KEYS, REVISION_KEYS, plan_lines
 from jobpipe.control.interface import Action, JobPlan, Plan, RevisionView
 from jobpipe.control.records import PipelineRow
 from jobpipe.control.store import Store
-from jobpipe.pipelines.locks import locked
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.states import Want
+from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.pipelines.model.job_states import Want
+from jobpipe.pipelines.model.paths import Places
 from tests.control_api.kit import Served, tree
 from tests.troubleshooting import on_page
 

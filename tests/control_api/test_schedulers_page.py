@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from jobpipe.cli.main import cli
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.kit import SCHEDULE, Served
 from tests.pages import block, shell
 

@@ -7,7 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from jobpipe.control.schedules.rule import Interval, Rule
-from jobpipe.pipelines.spec import ScheduleSpec
+from jobpipe.pipelines.file.spec import ScheduleSpec
 
 
 def at(text: str) -> datetime:

@@ -19,7 +19,7 @@ from jobpipe.control.schedules.decisions import (
 )
 from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.control_schedules.rules import at, rule, span
 
 

@@ -18,8 +18,8 @@ from jobpipe.control.firing import engine_pool
 from jobpipe.control.firing.engine_pool import EnginePool
 from jobpipe.control.firing.engines import BuiltinEngine
 from jobpipe.control.firing.external_engine import ExternalEngine
-from jobpipe.pipelines.engine import Schedule
-from jobpipe.pipelines.installed import BUILT_IN, PlugInError, PlugInKind, Plugins
+from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInError, PlugInKind, Plugins
+from jobpipe.pipelines.plugins.schedule_engine import Schedule
 from tests.control_schedules.rules import at, spec
 from tests.pipelines.waiting import eventually
 
@@ -27,8 +27,8 @@ DEADLINE = 60.0
 QUARTZ = '''
 import threading
 from pydantic import Field
-from jobpipe.pipelines.engine import ScheduleEngine
-from jobpipe.pipelines.plugins import PluginOptions
+from jobpipe.pipelines.plugins.schedule_engine import ScheduleEngine
+from jobpipe.pipelines.plugins.api import PluginOptions
 
 MADE, SAID, FAILS, GATE = [], [], [], threading.Event()
 GATE.set()

@@ -15,7 +15,7 @@ import pytest
 from jobpipe.control.firing import engines
 from jobpipe.control.firing.engines import BuiltinEngine
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.engine import Fire, Schedule
+from jobpipe.pipelines.plugins.schedule_engine import Fire, Schedule
 from tests.control_schedules.rules import at, spec
 
 DEADLINE = 60.0

@@ -12,9 +12,9 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import IntervalView
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
-from jobpipe.pipelines.installed import PlugInKind, Plugins, plug_in_error
-from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.loading.snapshot import Snapshot
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins, plug_in_error
 from jobpipe_registry.job_records import EndRecord, Order
 from tests.control.world import NAME, Worker, World, job_of, status
 from tests.control_schedules.rules import at

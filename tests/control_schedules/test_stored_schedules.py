@@ -29,9 +29,9 @@ from jobpipe.control.schedules.rule import Interval
 from jobpipe.control.store import Store
 from jobpipe.control.tools import Tools
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from tests.control_schedules.rules import at
 
 KEY = ("shop", "daily")

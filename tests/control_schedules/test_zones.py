@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import ConfigError, PipelineError
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_tree
-from jobpipe.pipelines.zones import UTC_NAMES, time_zone
+from jobpipe.pipelines.file.time_zones import UTC_NAMES, time_zone
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from tests.control_schedules.rules import at, rule
 
 PATHS = zoneinfo.TZPATH

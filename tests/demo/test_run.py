@@ -14,13 +14,13 @@ from jobpipe.config import Config
 from jobpipe.demo import demo_run, run_demo
 from jobpipe.demo.demo_folder import HOME, marked_processes
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples
-from jobpipe.pipelines.board import open_board
-from jobpipe.pipelines.foreground import Ran
-from jobpipe.pipelines.launchers import local
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.supervisor import JobView
-from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+from jobpipe.jobs.foreground.foreground_run import Ran
+from jobpipe.jobs.foreground.progress_display import open_board
+from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.jobs.launchers import local_launcher
+from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.job_states import JobState
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 JOBS = tuple(load_pipeline(flights_examples() / PIPELINE).jobs)
@@ -57,7 +57,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "stand_in").mkdir()
     (tmp_path / "stand_in" / "stand_in_runner.py").write_text(RUNNER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "stand_in"), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(local, "RUNNER", "stand_in_runner")
+    monkeypatch.setattr(local_launcher, "RUNNER", "stand_in_runner")
     monkeypatch.setattr(demo_run, "flights_examples", lambda: folder)
     return folder
 

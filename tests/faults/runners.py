@@ -20,9 +20,9 @@ from pyarrow import csv
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.registry_handler import open_handler
+from jobpipe.jobs.process_group import members
 from jobpipe.net.tls.certificates import ensure_home
-from jobpipe.pipelines.sessions import members
-from jobpipe.pipelines.snapshot import Snapshot
+from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.testing.numbered_rows import NumberedRows
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from tests.faults.held_sink import HELD_BY, Entry, read_journal
@@ -52,7 +52,7 @@ class Runner:
         self._release = release
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobpipe.pipelines.runner", str(snapshot)],
+                [sys.executable, "-P", "-m", "jobpipe.jobs.runner", str(snapshot)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

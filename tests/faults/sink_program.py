@@ -16,10 +16,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import jobpipe
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.sinks import formats
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sinks import format_sinks
 from tests.harness.jvm import QUICK
 from tests.spark.jobs.session import session
 
@@ -27,11 +27,11 @@ ROWS = 30  # of a micro-batch
 TASKS = 2
 KEYS = 150  # of a run: a folder, and a file, for each
 SINKS = {
-    "csv": formats.CsvSink,
-    "json": formats.JsonSink,
-    "orc": formats.OrcSink,
-    "text": formats.TextSink,
-    "xml": formats.XmlSink,
+    "csv": format_sinks.CsvSink,
+    "json": format_sinks.JsonSink,
+    "orc": format_sinks.OrcSink,
+    "text": format_sinks.TextSink,
+    "xml": format_sinks.XmlSink,
 }
 
 
@@ -90,7 +90,7 @@ def run(spark: SparkSession, order: SinkOrder) -> int:
     )
     given: dict[str, object] = {"path": "out", "mode": order.mode, "partition-by": ["key"], "options": {}}
     rows = spark.range(0, KEYS, 1, TASKS).selectExpr("id", "id AS key")
-    formats.ParquetSink(formats.ParquetSink.parse(given, folder)).write(rows, 0, job)
+    format_sinks.ParquetSink(format_sinks.ParquetSink.parse(given, folder)).write(rows, 0, job)
     return 0
 
 

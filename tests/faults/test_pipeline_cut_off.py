@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import jobpipe
-from jobpipe.pipelines.states import REPLACED
+from jobpipe.pipelines.model.job_states import REPLACED
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import Reader
 from tests.faults.runners import BATCHES, HELD, ROWS, Runner, Runners, running

@@ -83,7 +83,7 @@ with jobpipe.subscribe("orders", name="billing", starting="earliest") as batches
 LAUNCHER = '''
 import os, signal, subprocess, sys
 
-from jobpipe.pipelines.plugins import Launcher, LaunchState, LaunchStatus, PluginOptions
+from jobpipe.pipelines.plugins.api import Launcher, LaunchState, LaunchStatus, PluginOptions
 
 
 class PlainLauncher(Launcher):
@@ -107,7 +107,7 @@ class PlainLauncher(Launcher):
             log.write(b"launched by acme\\n")
             log.flush()
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobpipe.pipelines.runner", str(attempt.snapshot)],
+                [sys.executable, "-P", "-m", "jobpipe.jobs.runner", str(attempt.snapshot)],
                 cwd=attempt.folder,
                 env={**os.environ, **attempt.environment},
                 stdin=subprocess.DEVNULL,

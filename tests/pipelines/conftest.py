@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import PipelineError
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.pipeline import Pipeline
 
 Write = Callable[..., Path]
 

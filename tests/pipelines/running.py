@@ -19,8 +19,8 @@ import psutil
 import yaml
 
 from jobpipe.config import Config, load
-from jobpipe.pipelines.launchers.local import RUNNER
-from jobpipe.pipelines.sessions import members
+from jobpipe.jobs.launchers.local_launcher import RUNNER
+from jobpipe.jobs.process_group import members
 from tests.harness.jvm import QUICK
 from tests.harness.program import MARK, marked, module_of
 from tests.spark.kit import PATIENCE

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jobpipe.config.types.secrets import Secret
-from jobpipe.pipelines import alerting
-from jobpipe.pipelines.alerting import GIVE_UP_SECONDS, MOST_WAITING, REJECTED_ATTEMPTS, SENDERS, Alert, Outbox
-from jobpipe.pipelines.webhook import Hook, HookError, HookRefused, HookRejected
+from jobpipe.jobs.alerts import alert_queue
+from jobpipe.jobs.alerts.alert_queue import GIVE_UP_SECONDS, MOST_WAITING, REJECTED_ATTEMPTS, SENDERS, Alert, Outbox
+from jobpipe.jobs.alerts.webhook import Hook, HookError, HookRefused, HookRejected
 from tests.pipelines.waiting import DEADLINE, eventually
 
 
@@ -40,7 +40,7 @@ ENVIRON = {name: f"https://{name.lower()}.example.org/{name}" for name in ("A", 
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> Hooks:
     made = Hooks()
-    monkeypatch.setattr(alerting, "post", made.post)
+    monkeypatch.setattr(alert_queue, "post", made.post)
     return made
 
 
@@ -150,7 +150,7 @@ def test_of_too_many_the_oldest_are_given_up(
     made: Made, hooks: Hooks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(made.outbox, "_first_delay", 3600.0)
-    monkeypatch.setattr(alerting, "MOST_DESTINATIONS", 1)
+    monkeypatch.setattr(alert_queue, "MOST_DESTINATIONS", 1)
     hooks.answers["/A"] = fail(HookError("no answer"))
     for event in range(MOST_WAITING):
         made.add("A", event)

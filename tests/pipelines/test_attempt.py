@@ -14,16 +14,16 @@ import pytest
 from pyspark import SparkContext
 
 from jobpipe.config import load
-from jobpipe.pipelines.reports import read_report
-from jobpipe.pipelines.runner import submitted
-from jobpipe.pipelines.runner.applications import ApplicationWork
-from jobpipe.pipelines.runner.attempt import _really
-from jobpipe.pipelines.runner.spark_session import session_keys
-from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.work import Done
-from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.pipelines.states import MISCONFIGURED, REPLACED
-from jobpipe.pipelines.tree import plain
+from jobpipe.jobs.runner import spark_submit_entry
+from jobpipe.jobs.runner.attempt import _really
+from jobpipe.jobs.workloads.application import ApplicationWork
+from jobpipe.jobs.workloads.progress_reports import read_report
+from jobpipe.jobs.workloads.spark_session import session_keys
+from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.workload import Done
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.loading.snapshot import Snapshot
+from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED
 from jobpipe.spark.session.job_session import SHUFFLE_PARTITIONS
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE, eventually
@@ -55,7 +55,7 @@ def test_what_cannot_begin_says_so(write: Write, tmp_path: Path) -> None:
         report=tmp_path / "report.json",
     )
     snapshot.write(tmp_path / "snapshot.json")
-    command = [sys.executable, "-m", "jobpipe.pipelines.runner", str(tmp_path / "snapshot.json")]
+    command = [sys.executable, "-m", "jobpipe.jobs.runner", str(tmp_path / "snapshot.json")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert ran.returncode == MISCONFIGURED
     told = read_report(tmp_path / "report.json")  # V14
@@ -115,8 +115,8 @@ def test_an_attempt_that_was_replaced_ends_without_its_log(kept: str) -> None:
     """And what it has started ends first."""
     program = (
         "import os, subprocess, sys\n"
-        "from jobpipe.pipelines.reports import Reporter\n"
-        "from jobpipe.pipelines.runner.attempt import _end_replaced\n"
+        "from jobpipe.jobs.workloads.progress_reports import Reporter\n"
+        "from jobpipe.jobs.runner.attempt import _end_replaced\n"
         "child = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.read()\n"
@@ -180,8 +180,8 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     """And what it has started ends, too: a cluster cancels the JVM alone."""
     program = (
         "import subprocess, threading\n"
-        "from jobpipe.pipelines.runner.attempt import _end_here\n"
-        "from jobpipe.pipelines.runner.starting_jvm import StartingJvm\n"
+        "from jobpipe.jobs.runner.attempt import _end_here\n"
+        "from jobpipe.jobs.runner.driver_jvm import StartingJvm\n"
         "StartingJvm().watch(_end_here)\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
         "threading.Event().wait()\n"
@@ -202,9 +202,9 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_replaced_driver_takes_its_jvm_along() -> None:
     program = (
-        "from jobpipe.pipelines.reports import Reporter\n"
-        "from jobpipe.pipelines.runner.attempt import _end_replaced\n"
-        "from jobpipe.pipelines.runner.starting_jvm import StartingJvm\n"
+        "from jobpipe.jobs.workloads.progress_reports import Reporter\n"
+        "from jobpipe.jobs.runner.attempt import _end_replaced\n"
+        "from jobpipe.jobs.runner.driver_jvm import StartingJvm\n"
         "_end_replaced('another attempt has begun', Reporter(None), StartingJvm())\n"
     )
     starter = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); sys.stdin.read()"
@@ -216,7 +216,7 @@ def test_a_replaced_driver_takes_its_jvm_along() -> None:
 def test_the_program_for_spark_submit(tmp_path: Path) -> None:
     """It is run by its path, from anywhere."""
     ran = subprocess.run(
-        [sys.executable, submitted.__file__, "snapshot:no"],
+        [sys.executable, spark_submit_entry.__file__, "snapshot:no"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

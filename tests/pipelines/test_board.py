@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobpipe.pipelines import board as module
-from jobpipe.pipelines.board import BoardConsole, LiveBoard, PlainBoard, common_prefix, open_board
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.supervisor import JobView
-from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+from jobpipe.jobs.foreground import progress_display as module
+from jobpipe.jobs.foreground.progress_display import BoardConsole, LiveBoard, PlainBoard, common_prefix, open_board
+from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
+from jobpipe.pipelines.model.job_states import JobState
 
 LINES = (SubscriptionView("flights.delays", "connected", 2, 2000, 1), SubscriptionView("other", "absent", 0, 0, 0))
 TOPIC = TopicView("flights", "live", 12345, 100.4, 2_500_000.0, None, LINES)

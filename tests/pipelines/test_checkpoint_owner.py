@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from jobpipe.errors import CheckpointMismatch
-from jobpipe.pipelines.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
-from jobpipe.pipelines.checkpoint_storage import claim, has_begun, look, storage_of
-from jobpipe.pipelines.context import name_of_source
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.pipeline import Job
-from jobpipe.pipelines.runner.query_shape import NAME as QUERY
-from jobpipe.pipelines.runner.query_shape import QueryShape, claim_shape
-from jobpipe.pipelines.runner.work import failure, told_of_checkpoint
+from jobpipe.jobs.workloads.query_shape import NAME as QUERY
+from jobpipe.jobs.workloads.query_shape import QueryShape, claim_shape
+from jobpipe.jobs.workloads.workload import failure, told_of_checkpoint
+from jobpipe.pipelines.checkpoints.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
+from jobpipe.pipelines.checkpoints.checkpoint_storage import claim, has_begun, look, storage_of
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.pipeline import Job
+from jobpipe.pipelines.plugins.job_context import name_of_source
 from tests.troubleshooting import on_page
 
 CSV: dict[str, Any] = {"type": "csv", "path": "in", "schema": "id BIGINT, name STRING"}

@@ -17,13 +17,13 @@ import pytest
 from pydantic import ValidationError
 
 from jobpipe.errors import ConfigError, JobpipeError, LauncherUnavailable, NotAuthorized
-from jobpipe.pipelines.kinds import FOLDER
-from jobpipe.pipelines.launchers import driver, spark_rest, spark_submit, submissions
-from jobpipe.pipelines.launchers.spark_rest import SparkRestLauncher
-from jobpipe.pipelines.launchers.spark_submit import POD_PHASES, YARN_STATES, SparkSubmitLauncher
-from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
-from jobpipe.pipelines.runner import submitted
-from jobpipe.pipelines.snapshot import Snapshot
+from jobpipe.jobs.launchers import cluster_driver, spark_rest_client, spark_rest_launcher, spark_submit_launcher
+from jobpipe.jobs.launchers.spark_rest_launcher import SparkRestLauncher
+from jobpipe.jobs.launchers.spark_submit_launcher import POD_PHASES, YARN_STATES, SparkSubmitLauncher
+from jobpipe.jobs.runner import spark_submit_entry
+from jobpipe.pipelines.file.field_types import FOLDER
+from jobpipe.pipelines.loading.snapshot import Snapshot
+from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from tests.pipelines.masters import Master, created, status
 from tests.troubleshooting import on_page
 
@@ -108,14 +108,14 @@ def test_a_submission_is_all_that_a_driver_elsewhere_needs(master: Master, attem
     assert before == [
         *("--master", "spark://127.0.0.1:7077", "--name", "flights.report"),
         *("--conf", "spark.driver.memory=700m", "--conf", "spark.cores.max=2"),
-        *("--class", "org.apache.spark.deploy.PythonRunner", "spark-internal", "-m", "", "jobpipe.pipelines.runner"),
+        *("--class", "org.apache.spark.deploy.PythonRunner", "spark-internal", "-m", "", "jobpipe.jobs.runner"),
     ]
     assert Snapshot.from_argument(snapshot) == Snapshot.read(attempt.snapshot)
 
 
 def test_a_snapshot_is_too_large_for_an_argument(master: Master, attempt: Attempt, tmp_path: Path) -> None:
     large = Snapshot.read(attempt.snapshot).model_copy(
-        update={"tree": {"x": base64.b64encode(os.urandom(driver.MOST_BYTES)).decode()}}
+        update={"tree": {"x": base64.b64encode(os.urandom(cluster_driver.MOST_BYTES)).decode()}}
     )
     large.write(attempt.snapshot)
     with pytest.raises(ConfigError, match="flights is too large for a launcher of a cluster") as told:
@@ -165,7 +165,7 @@ def test_what_a_state_means(
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert set(spark_rest.STATES) == {state or "" for state, *_ in TABLE if isinstance(state, str | None)} - {
+    assert set(spark_rest_launcher.STATES) == {state or "" for state, *_ in TABLE if isinstance(state, str | None)} - {
         "NEWSTATE"
     }
 
@@ -219,8 +219,8 @@ def test_an_answer_that_is_none_may_hide_a_driver(master: Master, attempt: Attem
 def test_a_deadline_is_for_the_whole_call(
     master: Master, attempt: Attempt, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submissions, "SUBMIT_SECONDS", 0.4)
-    monkeypatch.setattr(submissions, "STATUS_SECONDS", 0.4)
+    monkeypatch.setattr(spark_rest_client, "SUBMIT_SECONDS", 0.4)
+    monkeypatch.setattr(spark_rest_client, "STATUS_SECONDS", 0.4)
     master.answers = [getattr(master, how)]
     began = time.monotonic()
     with pytest.raises(LauncherUnavailable, match="timed out") as told:
@@ -385,7 +385,7 @@ def test_yarn_form(tmp_path: Path, attempt: Attempt) -> None:
         *("--conf", "spark.driver.memory=700m", "--conf", "spark.cores.max=2", "--queue", "night"),
         *("--conf", "spark.yarn.submit.waitAppCompletion=false", "--conf", "spark.yarn.maxAppAttempts=1"),
         *("--conf", "spark.yarn.appMasterEnv.PYSPARK_PYTHON=/opt/python", "--conf", "spark.pyspark.python=/opt/python"),
-        submitted.__file__,
+        spark_submit_entry.__file__,
     ]
     assert Snapshot.from_argument(snapshot) == Snapshot.read(attempt.snapshot)
     assert "application_1700000000000_0042" in attempt.log.read_text()
@@ -439,7 +439,7 @@ def test_yarn_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="none"):
         found.cancel("yarn/application_1_2")
     slow = submitter(tmp_path, "", yarn=program(tmp_path, "yarn", "sleep 600 & wait"))
-    monkeypatch.setattr(spark_submit, "STATUS_SECONDS", 0.3)
+    monkeypatch.setattr(spark_submit_launcher, "STATUS_SECONDS", 0.3)
     assert slow.status("yarn/application_1_2").state is UNKNOWN
     with pytest.raises(LauncherUnavailable):
         slow.cancel("yarn/application_1_2")
@@ -466,7 +466,7 @@ def test_a_submission_that_fails(tmp_path: Path, attempt: Attempt) -> None:
 @pytest.mark.processes
 def test_a_submission_that_takes_too_long(tmp_path: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have reached the cluster."""
-    monkeypatch.setattr(spark_submit, "SUBMIT_SECONDS", 0.3)
+    monkeypatch.setattr(spark_submit_launcher, "SUBMIT_SECONDS", 0.3)
     with pytest.raises(LauncherUnavailable) as told:
         submitter(tmp_path, "sleep 600 & wait").submit(attempt)
     assert told.value.perhaps_started
@@ -485,7 +485,7 @@ def test_an_application_that_is_not_named(tmp_path: Path, attempt: Attempt) -> N
 def test_of_what_a_program_prints_the_end_is_kept(
     tmp_path: Path, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_submit, "MOST_BYTES", 1000)
+    monkeypatch.setattr(spark_submit_launcher, "MOST_BYTES", 1000)
     submitter(tmp_path, f"yes x | head -c 200000; {YARN_SAYS}").submit(attempt)
     assert len(attempt.log.read_bytes()) == 1000
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import RegistryUnavailable
-from jobpipe.pipelines.runner.holding import Holding, Replaced
+from jobpipe.jobs.runner.job_lease import Holding, Replaced
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.registry_jobs import Jobs

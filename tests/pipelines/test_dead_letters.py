@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from jobpipe.config import load
-from jobpipe.pipelines import dead_letters, letter_notes
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.dead_letters import DeadLetters, dead_letters_for
-from jobpipe.pipelines.graph import subscribers_of
-from jobpipe.pipelines.letter_notes import LetterNotes, note_of_run
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.runner.holding import Replaced
-from jobpipe.pipelines.spec import Mode
+from jobpipe.jobs.runner.job_lease import Replaced
+from jobpipe.pipelines.dead_letters import dead_letter_split, letter_ledger
+from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters, dead_letters_for
+from jobpipe.pipelines.dead_letters.letter_ledger import LetterNotes, note_of_run
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.model.graph import subscribers_of
+from jobpipe.pipelines.plugins.job_context import JobContext
 from tests.pipelines.conftest import Write, loaded
 
 NO_SPARK: Any = None  # local files need none
@@ -134,8 +134,8 @@ errors: {tolerance: all, dead-letters: bad}
         run=RunValues("r2"),
         check=lambda: asked.append(1),
     )
-    monkeypatch.setattr(letter_notes, "MOST_OF_RUNS", 0)
-    monkeypatch.setattr(dead_letters, "JobPipeSink", lambda **_: None)
+    monkeypatch.setattr(letter_ledger, "MOST_OF_RUNS", 0)
+    monkeypatch.setattr(dead_letter_split, "JobPipeSink", lambda **_: None)
     letters = dead_letters_for(pipeline, job, context)
     assert letters is not None
     empty = SimpleNamespace(columns=["id"], schema=None)
@@ -156,7 +156,7 @@ def test_a_run_that_is_made_again_finds_its_note(tmp_path: Path) -> None:
 
 def test_an_attempt_that_was_replaced_removes_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """V10: those that it read may be of the run that has taken its place."""
-    monkeypatch.setattr(letter_notes, "MOST_OF_RUNS", 0)
+    monkeypatch.setattr(letter_ledger, "MOST_OF_RUNS", 0)
     before = LetterNotes(NO_SPARK, str(tmp_path))
     before.note(note_of_run("r1"), "1:5")
 

@@ -10,8 +10,8 @@ import pyspark
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.runner import driver_environment
-from jobpipe.pipelines.runner.driver_environment import prepare_environment
+from jobpipe.jobs.runner import driver_environment
+from jobpipe.jobs.runner.driver_environment import prepare_environment
 
 OURS = {"PATH": "/usr/bin:/bin", "PYSPARK_PYTHON": sys.executable}
 

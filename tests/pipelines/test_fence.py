@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.runner.fence import NAME, Fence
-from jobpipe.pipelines.runner.holding import Replaced
+from jobpipe.jobs.runner.checkpoint_fence import NAME, Fence
+from jobpipe.jobs.runner.job_lease import Replaced
 from jobpipe_registry.job_records import Lease
 
 NO_SPARK = cast(SparkSession, None)  # for folders of this host

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.file_paths import (
+from jobpipe.pipelines.file.file_paths import (
     InputPattern,
     escaped,
     file_format,

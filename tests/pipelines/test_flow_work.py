@@ -9,14 +9,14 @@ import pytest
 
 from jobpipe.errors import FlowFailed, JobpipeError
 from jobpipe.flows.flow_settings import FlowState, FlowStatus, PartitionStatus
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.reports import Report, Reporter, read_report
-from jobpipe.pipelines.runner import flows
-from jobpipe.pipelines.runner.flows import FlowWork
-from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.work import Done
-from jobpipe.pipelines.spec import Mode
+from jobpipe.jobs.workloads import flow_job
+from jobpipe.jobs.workloads.flow_job import FlowWork
+from jobpipe.jobs.workloads.progress_reports import Report, Reporter, read_report
+from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.workload import Done
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.job_context import JobContext
 from tests.pipelines.conftest import Write, loaded
 
 FILE = """
@@ -72,7 +72,7 @@ def test_the_batches_of_this_attempt(
     done: Done,
 ) -> None:
     """Those that are done in all partitions since it began, told while it runs."""
-    monkeypatch.setattr(flows, "COUNT_SECONDS", 0.0)
+    monkeypatch.setattr(flow_job, "COUNT_SECONDS", 0.0)
     told = Told(steps, error, tmp_path / "report")
     monkeypatch.setattr(FlowWork, "_begin", lambda *_: told)
     context = JobContext(

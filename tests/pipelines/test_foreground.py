@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError, TopicNotFound
-from jobpipe.pipelines import foreground as foreground_module
-from jobpipe.pipelines.alerting import Outbox
-from jobpipe.pipelines.bounds import Bounds, bounds_of
-from jobpipe.pipelines.foreground import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
-from jobpipe.pipelines.graph import graph_of
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.run_alerts import RunAlerts
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.supervisor import JobView
+from jobpipe.jobs.alerts.alert_queue import Outbox
+from jobpipe.jobs.foreground import foreground_run as foreground_module
+from jobpipe.jobs.foreground.foreground_alerts import RunAlerts
+from jobpipe.jobs.foreground.foreground_run import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
+from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.graph import graph_of
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
 from jobpipe_registry.process_identity import lives
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE
@@ -146,8 +146,8 @@ def test_a_second_run_is_refused(places: Places) -> None:
 def test_a_run_that_was_killed_keeps_none_away(places: Places) -> None:
     program = """
 import sys; from pathlib import Path
-from jobpipe.pipelines.bounds import Bounds, bounds_of
-from jobpipe.pipelines.foreground import _locked; from jobpipe.pipelines.places import Places
+from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
+from jobpipe.jobs.foreground.foreground_run import _locked; from jobpipe.pipelines.model.paths import Places
 with _locked(Places.of(Path(sys.argv[1]), "flights"), "flights"):
     print("locked", flush=True); sys.stdin.read()
 """

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.checks import needs_bounds
-from jobpipe.pipelines.context import with_prefix
-from jobpipe.pipelines.graph import graph_of, subscriptions_of
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.loading.spec_checks import needs_bounds
+from jobpipe.pipelines.model.graph import graph_of, subscriptions_of
+from jobpipe.pipelines.plugins.job_context import with_prefix
 from jobpipe.store.reading.boundary import EARLIEST, Boundary
 from tests.pipelines.conftest import Write, loaded, problems
 

@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from jobpipe.pipelines.graph import Graph, JobNode, TopicNode, graph_of, published_again
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.render import as_dict, as_dot, as_text
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.graph import Graph, JobNode, TopicNode, graph_of, published_again
+from jobpipe.pipelines.model.graph_rendering import as_dict, as_dot, as_text
 from tests.pipelines.conftest import Write, loaded
 
 CHAIN = """

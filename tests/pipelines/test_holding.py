@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from jobpipe.errors import RegistryUnavailable
-from jobpipe.pipelines.runner import holding
-from jobpipe.pipelines.runner.holding import Holding, Replaced
+from jobpipe.jobs.runner import job_lease
+from jobpipe.jobs.runner.job_lease import Holding, Replaced
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.process_identity import Place, start_ticks
@@ -70,7 +70,7 @@ class World:
         return Holding(jobs, *JOB, run, attempt, on_replaced=self.replaced, on_stop=self.stop)
 
     def take(self, holding: Holding, seconds: float = DEADLINE) -> bool:
-        return holding.take(seconds, self.stopped.is_set)
+        return job_lease.take(seconds, self.stopped.is_set)
 
     def taking(self, holding: Holding) -> Future[bool]:
         return self.pool.submit(self.take, holding)

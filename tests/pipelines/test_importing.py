@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe.pipelines.importing import check_imports
+from jobpipe.pipelines.loading.import_check import check_imports
 from tests.pipelines.conftest import Write, loaded
 
 FILE = """

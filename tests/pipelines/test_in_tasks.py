@@ -14,9 +14,9 @@ from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from jobpipe.errors import ConfigError, TooManyDeadLetters
-from jobpipe.pipelines.plugins import DEAD, DEAD_TYPE, ORIGIN, SOURCE, UNPARSED
-from jobpipe.pipelines.transforms import in_tasks
-from jobpipe.pipelines.transforms.in_tasks import BatchCalls, InTasks, RowCalls, require_returns, with_dead
+from jobpipe.pipelines.plugins.api import DEAD, DEAD_TYPE, ORIGIN, SOURCE, UNPARSED
+from jobpipe.pipelines.transforms import python_udf
+from jobpipe.pipelines.transforms.python_udf import BatchCalls, InTasks, RowCalls, require_returns, with_dead
 from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
 COLUMNS = StructType().add("id", LongType()).add("half", DoubleType())
@@ -278,7 +278,7 @@ def test_a_long_message_is_cut() -> None:
         raise ValueError("x" * 100_000)
 
     (found,) = called(rows(fail, tolerant=True), batch(1))
-    assert found[DEAD]["error_message"] == "x" * in_tasks.TEXT_MOST
+    assert found[DEAD]["error_message"] == "x" * python_udf.TEXT_MOST
 
 
 @pytest.mark.parametrize("make", [RowCalls, BatchCalls])
@@ -286,7 +286,7 @@ def test_secrets_are_not_in_a_message(make: type[InTasks]) -> None:
     """Also where one is a part of another one, and where the message is cut."""
 
     def fail(_: Any, password: str, **more: Any) -> None:
-        raise ValueError(f"no access by {password}: {more}" + "x" * in_tasks.TEXT_MOST)
+        raise ValueError(f"no access by {password}: {more}" + "x" * python_udf.TEXT_MOST)
 
     options = {"password": "open", "token": "open sesame", "empty": ""}
     (found,) = called(make(fail, options, COLUMNS, tolerant=True, secrets=options.values()), batch(1))
@@ -333,7 +333,7 @@ def test_columns_that_are_missing_are_an_error() -> None:
 
 
 def test_too_many_dead_rows_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_tasks, "DEAD_MOST", 3)
+    monkeypatch.setattr(python_udf, "DEAD_MOST", 3)
     assert len(called(batches(halves, tolerant=True), batch(-1, -2, -3), batch(-4))) == 4
     with pytest.raises(TooManyDeadLetters, match=r"more than 3 rows .* give a row-function, or set spark") as told:
         called(batches(halves, tolerant=True), batch(-1, -2, 1, -3, -4))

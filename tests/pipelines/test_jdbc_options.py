@@ -13,11 +13,11 @@ from pyspark.sql import types as st
 
 from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError, UnsupportedType
-from jobpipe.pipelines.databases.base import Database, split_name
+from jobpipe.pipelines.databases.database_api import Database, split_name
 from jobpipe.pipelines.databases.mysql import MySqlDatabase
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
-from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.sinks.jdbc_postgres import PostgresTarget
+from jobpipe.pipelines.sinks.jdbc.postgres_table import PostgresTarget
+from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.pipelines.conftest import Write, loaded, problems
 
 FILE = """

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from jobpipe.pipelines.json_schema import schema_text
-from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.plugins.json_schema import schema_text
 from tests.pipelines.conftest import Write
 from tests.pipelines.test_good_files import FLIGHTS
 

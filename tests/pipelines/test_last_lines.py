@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobpipe.pipelines.foreground import last_lines
+from jobpipe.jobs.foreground.foreground_run import last_lines
 
 
 def test_the_last_lines_leave_java_frames_out(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.pipelines.lasting import BLOCKED_SECONDS, FREE_SECONDS, Lags, Rooms, Threshold, lags_of
-from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+from jobpipe.jobs.monitor.hysteresis import BLOCKED_SECONDS, FREE_SECONDS, Lags, Rooms, Threshold, lags_of
+from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from tests.pipelines.test_topic_watch import Clock
 
 FULL = "the spool is full (9 bytes); subscription 'slow' is slowest, 3 batches behind"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.ddl import unknown_types
-from jobpipe.pipelines.likely import inputs_not_here, types_of_no_column
+from jobpipe.pipelines.file.ddl import unknown_types
+from jobpipe.pipelines.loading.lint import inputs_not_here, types_of_no_column
 from tests.pipelines.conftest import Write, loaded
 
 JOB = "  {name}: {{source: {{type: csv, path: '{path}', schema: '{schema}'}}, sink: {{type: {sink}}}}}\n"

@@ -23,11 +23,11 @@ import psutil
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.launchers import local
-from jobpipe.pipelines.launchers.local import LocalLauncher
-from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
-from jobpipe.pipelines.runner import bounded_log
-from jobpipe.pipelines.sessions import members
+from jobpipe.jobs.launchers import local_launcher
+from jobpipe.jobs.launchers.local_launcher import LocalLauncher
+from jobpipe.jobs.process_group import members
+from jobpipe.jobs.runner import bounded_log
+from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from tests.pipelines.waiting import DEADLINE, eventually
 
 RUNNER = "stand_in_runner"
@@ -107,7 +107,7 @@ def launcher() -> LocalLauncher:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
-    monkeypatch.setattr(local, "RUNNER", RUNNER)
+    monkeypatch.setattr(local_launcher, "RUNNER", RUNNER)
     found = Runs(tmp_path)
     yield found
     found.close()
@@ -313,7 +313,7 @@ def test_garbage_is_no_id(garbage: str) -> None:
     ],
 )
 def test_a_wrong_field_makes_no_id(field: str, value: Any) -> None:
-    text = changed(local._Launched.of(os.getpid()).text(), **{field: value})
+    text = changed(local_launcher._Launched.of(os.getpid()).text(), **{field: value})
     for question in (launcher().status, launcher().cancel):
         with pytest.raises(ConfigError, match="not an id of launcher local"):
             question(text)
@@ -329,7 +329,7 @@ def test_members_are_those_of_the_session() -> None:
 
 
 def log_writer(path: Path, most: int, before: str = "") -> subprocess.Popen[bytes]:
-    program = f"{dedent(before)}\nfrom jobpipe.pipelines.runner import bounded_log\nbounded_log.main()"
+    program = f"{dedent(before)}\nfrom jobpipe.jobs.runner import bounded_log\nbounded_log.main()"
     return subprocess.Popen([sys.executable, "-c", program, str(path), str(most)], stdin=subprocess.PIPE)
 
 
@@ -527,4 +527,4 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_the_fields_of_an_id_are_all_checked() -> None:
-    assert {field.type for field in dataclasses.fields(local._Launched)} == {"str", "int", "float"}
+    assert {field.type for field in dataclasses.fields(local_launcher._Launched)} == {"str", "int", "float"}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from jobpipe.errors import PipelineError
-from jobpipe.pipelines.loading import load_pipeline
+from jobpipe.pipelines.loading.loader import load_pipeline
 from tests.pipelines.conftest import Write
 from tests.pipelines.test_good_files import FLIGHTS
 

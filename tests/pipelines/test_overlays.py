@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.problems import ProblemList
-from jobpipe.pipelines.tree import plain
-from jobpipe.pipelines.yaml_files import read_files
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.file.problems import ProblemList
+from jobpipe.pipelines.file.yaml_reader import read_files
+from jobpipe.pipelines.loading.loader import load_pipeline
 from tests.pipelines.conftest import Write, loaded, problems
 
 BASE = """

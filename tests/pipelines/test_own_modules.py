@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config.reading import file_permissions
-from jobpipe.pipelines.likely import modules_of_others
-from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.loading.lint import modules_of_others
 from tests.pipelines.conftest import Write, loaded, problems
 
 TEXT = """

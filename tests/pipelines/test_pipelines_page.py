@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.graph import dead_letters_of, graph_of
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.plugins import Transform
-from jobpipe.pipelines.routes import routes_of
-from jobpipe.pipelines.spec import JobSpec
-from jobpipe.pipelines.wording import field_names
+from jobpipe.pipelines.file.error_messages import field_names
+from jobpipe.pipelines.file.spec import JobSpec
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.graph import dead_letters_of, graph_of
+from jobpipe.pipelines.model.routes import routes_of
+from jobpipe.pipelines.plugins.api import Transform
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from tests.pages import ROOT, block, shell
 from tests.pipelines.conftest import Write, loaded
 
@@ -106,7 +106,7 @@ def test_on_kubernetes(write: Write) -> None:
     """Its program is where an installed package has it."""
     pipeline = load_pipeline(write(block("docs/pipelines.md", "on-kubernetes")))
     assert (pipeline.launcher.plugin.type, pipeline.launcher.plugin.cluster) == ("spark-submit", True)
-    inside = "jobpipe/pipelines/runner/submitted.py"
+    inside = "jobpipe/jobs/runner/spark_submit_entry.py"
     assert pipeline.launcher.plugin.options.program.endswith(f"/site-packages/{inside}")
     assert (ROOT / inside).is_file()
 

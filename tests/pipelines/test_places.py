@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.foreground import run_pipeline
-from jobpipe.pipelines.places import Places, write_private
+from jobpipe.jobs.foreground.foreground_run import run_pipeline
+from jobpipe.pipelines.model.paths import Places, write_private
 from tests.pipelines.conftest import Write, loaded
 from tests.troubleshooting import on_page
 

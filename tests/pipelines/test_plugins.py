@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.explaining import explain
-from jobpipe.pipelines.installed import BUILT_IN, PlugInError, PlugInKind, Plugins
-from jobpipe.pipelines.plugins import Sink, require_columns
+from jobpipe.pipelines.plugins.api import Sink, require_columns
+from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInError, PlugInKind, Plugins
+from jobpipe.pipelines.plugins.plugin_help import explain
 from tests.pipelines.conftest import Write, loaded, problems
 
 WEATHER = '''
@@ -23,7 +23,7 @@ from threading import Thread
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from jobpipe.pipelines.plugins import Complaint, PluginOptions, Promise, Sink, Source, Topics
+from jobpipe.pipelines.plugins.api import Complaint, PluginOptions, Promise, Sink, Source, Topics
 
 
 class Weather(Source):
@@ -298,7 +298,7 @@ def test_two_of_one_name(install: Install, write: Write) -> None:
     assert "other-weather (other_weather:Weather)" in problem.what
     (problem,) = problems(write(FILE % "{type: csv, path: x}"))
     assert "two sources of type csv, of" in problem.what
-    assert "jobpipe (jobpipe.pipelines.sources.formats:CsvSource)" in problem.what
+    assert "jobpipe (jobpipe.pipelines.sources.format_sources:CsvSource)" in problem.what
     loaded(write(FILE % "{type: rate}"))
 
 

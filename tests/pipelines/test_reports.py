@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.reports import MAX_ERROR, Report, Reporter, read_report
+from jobpipe.jobs.workloads.progress_reports import MAX_ERROR, Report, Reporter, read_report
 
 
 @pytest.fixture

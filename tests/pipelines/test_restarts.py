@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jobpipe import errors
-from jobpipe.pipelines.restarts import FINAL, Restarts
-from jobpipe.pipelines.spec import RestartSpec
+from jobpipe.jobs.supervision.restart_policy import FINAL, Restarts
+from jobpipe.pipelines.file.spec import RestartSpec
 
 
 def restarts(**given: Any) -> Restarts:
@@ -61,9 +61,9 @@ def test_final_errors_exist() -> None:
     """Those of jobpipe and of Spark, by their names."""
     import pyspark.errors
 
-    from jobpipe.pipelines import installed
+    from jobpipe.pipelines.plugins import plugin_discovery
 
-    named = {*vars(errors), *vars(pyspark.errors), *vars(installed)}
+    named = {*vars(errors), *vars(pyspark.errors), *vars(plugin_discovery)}
     assert not FINAL - named
 
 

@@ -10,15 +10,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import Topics
-from jobpipe.pipelines.routes import Routes
-from jobpipe.pipelines.runner import routed_sources
-from jobpipe.pipelines.runner.routed_sources import RoutedSources
-from jobpipe.pipelines.runner.routing import RoutedSink
-from jobpipe.pipelines.sinks.to_topic import JobpipeSink
-from jobpipe.pipelines.spec import Mode, RouteSpec
+from jobpipe.jobs.workloads import routed_sources
+from jobpipe.jobs.workloads.routed_sink import RoutedSink
+from jobpipe.jobs.workloads.routed_sources import RoutedSources
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode, RouteSpec
+from jobpipe.pipelines.model.routes import Routes
+from jobpipe.pipelines.plugins.api import Topics
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sinks.topic_sink import JobpipeSink
 
 SPARK = cast("SparkSession", None)  # a folder of this host needs none
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.plugins import Topics
-from jobpipe.pipelines.routes import Routes
-from jobpipe.pipelines.spec import RouteSpec
+from jobpipe.pipelines.file.spec import RouteSpec
+from jobpipe.pipelines.model.routes import Routes
+from jobpipe.pipelines.plugins.api import Topics
 
 NONE = Topics(())
 

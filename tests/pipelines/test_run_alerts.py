@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.alerting import Alert, Outbox
-from jobpipe.pipelines.checks import left_out_by_run
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.run_alerts import CLOSE_SECONDS, RunAlerts
-from jobpipe.pipelines.states import JobState
-from jobpipe.pipelines.supervisor import JobView
-from jobpipe.pipelines.topic_watch import SubscriptionView, TopicView
+from jobpipe.jobs.alerts.alert_queue import Alert, Outbox
+from jobpipe.jobs.foreground.foreground_alerts import CLOSE_SECONDS, RunAlerts
+from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
+from jobpipe.pipelines.loading.spec_checks import left_out_by_run
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.pipeline import Pipeline
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import eventually
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config.types.secrets import Secret, encrypt, make_key
-from jobpipe.pipelines.kinds import revealed
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.runner.spark_session import REDACTION, session_keys
-from jobpipe.pipelines.secret_keys import holds_secret, is_secret
+from jobpipe.jobs.workloads.spark_session import REDACTION, session_keys
+from jobpipe.pipelines.file.field_types import revealed
+from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
+from jobpipe.pipelines.loading.loader import load_pipeline
 from tests.pipelines.conftest import Write, loaded, problems
 
 SECRET = (

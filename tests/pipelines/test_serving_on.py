@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import LinkBroken, TopicNotFound
-from jobpipe.pipelines import serving_on
-from jobpipe.pipelines.graph import TopicNode, graph_of
-from jobpipe.pipelines.serving_on import ServingOn
+from jobpipe.jobs.monitor import keep_serving
+from jobpipe.jobs.monitor.keep_serving import ServingOn
+from jobpipe.pipelines.model.graph import TopicNode, graph_of
 from tests.pipelines.conftest import Write, loaded
 
 FILE = """
@@ -56,8 +56,8 @@ class Admin:
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Served:
     found = Served()
-    monkeypatch.setattr(serving_on, "StandIn", found)
-    monkeypatch.setattr(serving_on, "check_spool", lambda config, name: None)
+    monkeypatch.setattr(keep_serving, "StandIn", found)
+    monkeypatch.setattr(keep_serving, "check_spool", lambda config, name: None)
     return found
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError, PipelineError
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
-from jobpipe.pipelines.starting import copy_example
-from jobpipe.pipelines.tree import plain
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.loading.scaffold import copy_example
+from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot
+from jobpipe.pipelines.model.pipeline import Pipeline
 from tests.pipelines.conftest import Write, loaded
 
 FLIGHTS = Path(__file__).parent / "flights.yaml"
@@ -156,7 +156,7 @@ def test_a_plug_in_that_is_missing_here_is_told(own: Pipeline) -> None:
 def test_the_locale_does_not_matter(own: Pipeline, tmp_path: Path) -> None:
     snapshot(own).write(tmp_path / "s.json")
     program = (
-        "import sys; from pathlib import Path; from jobpipe.pipelines.snapshot import Snapshot\n"
+        "import sys; from pathlib import Path; from jobpipe.pipelines.loading.snapshot import Snapshot\n"
         "Snapshot.read(Path(sys.argv[1])).write(Path(sys.argv[2]))"
     )
     command = [sys.executable, "-X", "utf8=0", "-c", program, str(tmp_path / "s.json"), str(tmp_path / "t.json")]

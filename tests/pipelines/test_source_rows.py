@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe.errors import SchemaMismatch
-from jobpipe.pipelines.json_values import json_row
-from jobpipe.pipelines.source_rows import RowReader
+from jobpipe.pipelines.dead_letters.source_rows import RowReader
+from jobpipe.pipelines.transforms.json_values import json_row
 from tests.troubleshooting import on_page
 
 BERLIN = pa.timestamp("us", tz="Europe/Berlin")

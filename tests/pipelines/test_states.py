@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.pipelines.states import ENDED, FOLLOWING, JobState
+from jobpipe.pipelines.model.job_states import ENDED, FOLLOWING, JobState
 from jobpipe_registry.job_records import ENDS
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import LauncherUnavailable, NotAuthorized
-from jobpipe.pipelines import launching, supervisor
-from jobpipe.pipelines.plugins import Attempt, LaunchState, LaunchStatus
-from jobpipe.pipelines.snapshot import Snapshot
-from jobpipe.pipelines.states import JobState
+from jobpipe.jobs.foreground import supervisor
+from jobpipe.jobs.supervision import submission_retry
+from jobpipe.pipelines.loading.snapshot import Snapshot
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import NotOrdered
 from tests.pipelines.test_supervisor import JOB, Fake, World, world
@@ -46,7 +47,7 @@ class Cluster(Fake):
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.pipelines.test_supervisor.Fake", Cluster)
-    monkeypatch.setattr(launching, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(submission_retry, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(supervisor, "LEFT_SECONDS", 0.2)
 
 

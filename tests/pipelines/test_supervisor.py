@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines import restarts, supervisor
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.plugins import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.restarts import Restarts
-from jobpipe.pipelines.snapshot import ParentProcess, Snapshot
-from jobpipe.pipelines.states import MISCONFIGURED, JobState
-from jobpipe.pipelines.supervisor import JobView, Setting, SupervisedJob
+from jobpipe.jobs.foreground import supervisor
+from jobpipe.jobs.foreground.supervisor import JobView, Setting, SupervisedJob
+from jobpipe.jobs.supervision import restart_policy
+from jobpipe.jobs.supervision.restart_policy import Restarts
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot
+from jobpipe.pipelines.model.job_states import MISCONFIGURED, JobState
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.registry_errors import Unavailable
@@ -243,13 +244,13 @@ def test_a_job_is_starting_until_it_has_reported_that_its_work_begins(world: Wor
 
 
 def test_why_a_job_was_restarted_is_said_for_a_minute() -> None:
-    assert restarts.restarted_after("OSError", 59.0) == "restarted after: OSError"
-    assert restarts.restarted_after("OSError", 60.0) == ""
-    assert restarts.restarted_after("", 1.0) == ""
+    assert restart_policy.restarted_after("OSError", 59.0) == "restarted after: OSError"
+    assert restart_policy.restarted_after("OSError", 60.0) == ""
+    assert restart_policy.restarted_after("", 1.0) == ""
 
 
 def test_between_two_attempts_it_says_what_comes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "_spread", lambda: 1.0)
+    monkeypatch.setattr(restart_policy, "_spread", lambda: 1.0)
     spec = world.setting.pipeline.spec
     restart = spec.restart.model_copy(update={"delay": 300.0, "max_delay": 300.0})
     pipeline = replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart}))

@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.sinks.formats import DeltaSink, FormatSink, IcebergSink
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sinks.format_sinks import DeltaSink, FormatSink, IcebergSink
 from jobpipe.spark.termination.query_stop import QUERY_ID
 from tests.pipelines.conftest import Write, loaded, problems
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.pipelines.topic_watch import AWAY_SECONDS, Watcher
+from jobpipe.jobs.monitor.topic_poller import AWAY_SECONDS, Watcher
 
 
 class Clock:

@@ -14,10 +14,10 @@ from pyspark.sql.types import ArrayType, BinaryType, DateType, DoubleType, Float
 
 from jobpipe.config import job_secrets
 from jobpipe.errors import ConfigError, PipelineError
-from jobpipe.pipelines import trying
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.runner import spark_session
-from jobpipe.pipelines.trying import Tried, differences, read_rows, try_job
+from jobpipe.jobs.foreground import dry_run
+from jobpipe.jobs.foreground.dry_run import Tried, differences, read_rows, try_job
+from jobpipe.jobs.workloads import spark_session
+from jobpipe.pipelines.loading.loader import load_pipeline
 from tests.pipelines.conftest import Write, loaded
 
 ROWS = [{"a": 1}, {"a": None, "b": [1.5, {"c": "ä"}]}]
@@ -90,7 +90,7 @@ def test_a_wrong_line_is_told(tmp_path: Path) -> None:
 
 
 def test_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trying, "ROWS_MOST", 2)
+    monkeypatch.setattr(dry_run, "ROWS_MOST", 2)
     assert len(rows_of(tmp_path, "{}\n{}")) == 2
     with pytest.raises(ConfigError, match="at most 2 JSON objects"):
         rows_of(tmp_path, "{}\n{}\n{}")
@@ -175,7 +175,7 @@ def test_the_columns_of_a_flow_are_read_in_a_session(
         assert (text, sessions) == ("id BIGINT", ["open"])  # Spark raises without
         return StructType().add("id", LongType())
 
-    monkeypatch.setattr(trying, "_session", session)
+    monkeypatch.setattr(dry_run, "_session", session)
     monkeypatch.setattr(job_secrets, "_given", None)
     monkeypatch.setattr(StructType, "fromDDL", columns)
     monkeypatch.setattr(sys, "path", sys.path.copy())
@@ -221,7 +221,7 @@ def test_rows_of_a_flow_are_json(write: Write, tmp_path: Path, monkeypatch: pyte
     )
     low, columns = ArrayType(FloatType()), StructType().add("x", DoubleType())
     columns = columns.add("low", low).add("raw", BinaryType()).add("far", DateType())
-    monkeypatch.setattr(trying, "_columns", lambda *_: columns)
+    monkeypatch.setattr(dry_run, "_columns", lambda *_: columns)
     text = FLOW.replace("halves_of_a_flow:halves", "odd_values:work").replace("halves:", "f:")
     (found,) = try_job(load_pipeline(write(text)), "f", {None: [{"id": 1}]}).rows
     assert found == {"x": "NaN", "low": ["-Infinity"], "raw": "YQ==", "far": "-0221-09-04"}

@@ -11,8 +11,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 
 from jobpipe.errors import DataLoss
-from jobpipe.pipelines.runner.whereabouts import _ranges, at_sink, at_stage, file_in, stage_of, stage_place
-from jobpipe.pipelines.runner.work import failure
+from jobpipe.jobs.workloads.error_location import _ranges, at_sink, at_stage, file_in, stage_of, stage_place
+from jobpipe.jobs.workloads.workload import failure
 from jobpipe.spark.termination.query_job import with_remedy
 from tests.pipelines.conftest import Write, loaded
 

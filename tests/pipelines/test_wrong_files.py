@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.pipelines.problems import Problem
+from jobpipe.pipelines.file.problems import Problem
 from tests.pipelines.conftest import Write, problems
 from tests.pipelines.wrong import Expected, Wrong
 from tests.pipelines.wrong_files import FILES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.pipelines.problems import ProblemList
-from jobpipe.pipelines.yaml_files import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
+from jobpipe.pipelines.file.problems import ProblemList
+from jobpipe.pipelines.file.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
 from tests.pipelines.conftest import Write
 
 pytestmark = pytest.mark.timeout(20)  # a parser that is not linear takes hours

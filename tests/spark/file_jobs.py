@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.pipeline import Pipeline
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.plugins.job_context import JobContext
 from tests.spark.kit import PATIENCE
 
 CSV: Mapping[str, Any] = {"type": "csv", "path": "in", "schema": "id BIGINT, name STRING"}

@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.spec import Mode, TriggerSpec
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode, TriggerSpec
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from jobpipe.spark.termination.query_stop import QUERY_ID
 from tests import mariadb, postgres
 

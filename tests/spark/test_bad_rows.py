@@ -15,14 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines import dead_letters
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.runner.queries import QueryWork
-from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.work import Done, failure
-from jobpipe.pipelines.sinks.formats import JsonSink
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.workload import Done, failure
+from jobpipe.pipelines.dead_letters import dead_letter_split
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.sinks.format_sinks import JsonSink
 from tests.spark.kit import Place
 from tests.spark.test_pipeline_stages import context_of
 
@@ -168,7 +168,7 @@ def test_a_sink_that_cannot_be_opened(run: Run, tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise ConfigError("no")
 
-    monkeypatch.setattr(dead_letters, "JobPipeSink", Topic)
+    monkeypatch.setattr(dead_letter_split, "JobPipeSink", Topic)
     monkeypatch.setattr(JsonSink, "open", fail)
     source = source_of("csv", tmp_path)
     for batch in (True, False):

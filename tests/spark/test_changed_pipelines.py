@@ -17,7 +17,7 @@ from jobpipe.config import load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.interface import Action, JobPlan, JobStatus, Plan, Submission
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.states import JobState
+from jobpipe.pipelines.model.job_states import JobState
 from tests.pipelines.running import SMALL
 from tests.pipelines.waiting import eventually
 from tests.spark.kit import PATIENCE

@@ -14,14 +14,14 @@ import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession
 
-from jobpipe.pipelines.checkpoint_owner import NAME
-from jobpipe.pipelines.context import JobContext, name_of_source
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.runner.queries import NAMED_SOURCES, QueryWork
-from jobpipe.pipelines.runner.query_shape import QueryShape, shape_of
-from jobpipe.pipelines.spec import Mode
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.jobs.workloads.query_builder import NAMED_SOURCES, QueryWork
+from jobpipe.jobs.workloads.query_shape import QueryShape, shape_of
+from jobpipe.pipelines.checkpoints.checkpoint_owner import NAME
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.plugins.job_context import JobContext, name_of_source
 from tests.pipelines.running import SECONDS, Runner, write_pipeline
 from tests.spark.kit import Place, run_to_end
 

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.api import ORIGIN, REASON, UNPARSED
+from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sources.csv_lines import QUOTES, require_no_file_functions
-from jobpipe.pipelines.sources.formats import CsvSource
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.sources.format_sources import CsvSource
 from tests.spark.file_jobs import FileJob
 from tests.spark.kit import PATIENCE
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.sources.formats import CsvSource
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sources.format_sources import CsvSource
 from tests.spark.file_jobs import FileJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

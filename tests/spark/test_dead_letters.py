@@ -15,14 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from jobpipe.errors import TooManyDeadLetters
-from jobpipe.pipelines import checkpoint_storage, dead_letters
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.dead_letters import DeadLetters
-from jobpipe.pipelines.letter_notes import LetterNotes
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import DEAD, UNPARSED, Transform
-from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.transforms.columns import dead_struct
+from jobpipe.pipelines.checkpoints import checkpoint_storage
+from jobpipe.pipelines.dead_letters import dead_letter_split
+from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters
+from jobpipe.pipelines.dead_letters.letter_ledger import LetterNotes
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.api import DEAD, UNPARSED, Transform
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.transforms.column_transforms import dead_struct
 
 pytestmark = pytest.mark.spark
 
@@ -250,7 +251,7 @@ def test_rows_that_were_lost_with_an_executor(attempts: Attempts, monkeypatch: p
         attempts.spark.catalog.clearCache()
         (attempts.folder / "dead").write_text("7 9")
 
-    monkeypatch.setattr(dead_letters, "_may_lose_rows", lambda frame: True)
+    monkeypatch.setattr(dead_letter_split, "_may_lose_rows", lambda frame: True)
     assert attempts("9", in_write=lose) == [number for number in range(10) if number not in (7, 9)]
     assert attempts.topic.ids == [[9], [7, 9]]
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED
-from jobpipe.pipelines.runner.whereabouts import reason_of
+from jobpipe.jobs.workloads.error_location import reason_of
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.api import ORIGIN, REASON, UNPARSED
+from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sources.encodings import NO_UTF8
-from jobpipe.pipelines.sources.formats import SparkSource
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.sources.format_sources import SparkSource
 from tests.spark.file_jobs import FileJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.spec import Mode, TriggerSpec
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode, TriggerSpec
+from jobpipe.pipelines.plugins.job_context import JobContext
 from tests.pages import ROOT
 from tests.spark.kit import PATIENCE
 

@@ -33,9 +33,9 @@ from jobpipe.errors import (
 )
 from jobpipe.pipelines.databases.mysql import MySqlDatabase
 from jobpipe.pipelines.databases.sqlite import SqliteDatabase
-from jobpipe.pipelines.sinks import jdbc_rows
-from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.sinks.jdbc import staging_copy
+from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.spark.kit import PATIENCE, forget_commit
 from tests.spark.tables import MariaDbTables, Rows, SqliteTables, Tables
 
@@ -212,15 +212,15 @@ def test_a_cut_off_attempt(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> N
     first = tables.opened()
     tables.write(first, 0, [(1, "a", 1)])
     later: list[JdbcUpsertSink] = []
-    copy = jdbc_rows.copy_rows
+    copy = staging_copy.copy_rows
 
-    def overtaken(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
+    def overtaken(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
         copied = copy(frame, order)
         if not later:
             later.append(tables.opened())
         return copied
 
-    monkeypatch.setattr(jdbc_rows, "copy_rows", overtaken)
+    monkeypatch.setattr(staging_copy, "copy_rows", overtaken)
     with pytest.raises(Fenced, match=r"p\.job no longer writes to \w+\.t: this attempt has fence 1, .* fence 2"):
         tables.write(first, 1, [(1, "of the earlier one", 1)])
     assert tables.rows() == [(1, "a", 1)]
@@ -244,7 +244,7 @@ def test_a_later_attempt_waits_for_a_commit(tables: Tables, monkeypatch: pytest.
     inside, waits, opened = threading.Event(), threading.Event(), threading.Event()
     merge = type(first._target)._merge  # type: ignore[union-attr]
 
-    def slow(target: Any, connection: Any, copied: jdbc_rows.Copied) -> tuple[int, int]:
+    def slow(target: Any, connection: Any, copied: staging_copy.Copied) -> tuple[int, int]:
         inside.set()
         assert waits.wait(PATIENCE)
         assert not opened.wait(1.0)
@@ -269,15 +269,15 @@ def test_a_later_attempt_waits_for_a_commit(tables: Tables, monkeypatch: pytest.
 
 def test_tasks_that_ran_twice(each: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that other attempts of the tasks copied count for nothing, before or after, complete or not."""
-    copy = jdbc_rows.copy_rows
+    copy = staging_copy.copy_rows
 
-    def often(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
+    def often(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
         copy(frame.where("id = 1").replace("a", "of a lost attempt"), order)
         copied = copy(frame, order)
         copy(frame, order)
         return copied
 
-    monkeypatch.setattr(jdbc_rows, "copy_rows", often)
+    monkeypatch.setattr(staging_copy, "copy_rows", often)
     sink = each.opened()
     each.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
     assert each.rows() == [(1, "a", 1), (2, "b", 2)]
@@ -285,15 +285,15 @@ def test_tasks_that_ran_twice(each: Tables, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_rows_that_left_staging(each: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error, and then the repeat."""
-    sink, copy = each.opened(), jdbc_rows.copy_rows
+    sink, copy = each.opened(), staging_copy.copy_rows
 
-    def emptied(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
+    def emptied(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
         copied = copy(frame, order)
         each.sql(f"DELETE FROM {each.stagings()[0]} WHERE id = 1")
         return copied
 
     with monkeypatch.context() as patch:
-        patch.setattr(jdbc_rows, "copy_rows", emptied)
+        patch.setattr(staging_copy, "copy_rows", emptied)
         with pytest.raises(LinkError, match=r"of 2 rows in the staging table .* 1 are left"):
             each.write(sink, 0, [(1, "a", 1), (2, "b", 2)])
     assert each.rows() == []
@@ -385,7 +385,7 @@ def test_odd_names(tables: Tables) -> None:
         quoted = '"' + name.replace('"', '""') + '"'
         tables.table(f"{quoted} int PRIMARY KEY, id {tables.text}")
         frame = tables.spark.createDataFrame([(1, "a"), (1, "b")], [name, "id"])
-        frame = frame.select(jdbc_rows.named(name).cast("int").alias(name), "id")
+        frame = frame.select(staging_copy.named(name).cast("int").alias(name), "id")
         sink = tables.sink(keys=[name], order_by="id", delete_when="id = 'x'")
         sink.open(frame, tables.context())
         tables.write_frame(sink, 0, frame, query=f"q{name}")

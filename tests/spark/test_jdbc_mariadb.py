@@ -24,9 +24,9 @@ from jobpipe.errors import (
     SchemaMismatch,
 )
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
-from jobpipe.pipelines.sinks import jdbc_rows
-from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.sinks.jdbc_mysql import MySqlTarget
+from jobpipe.pipelines.sinks.jdbc import staging_copy
+from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
+from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
 from tests.registry.secured import Authority
 from tests.spark.tables import MariaDbTables
@@ -176,14 +176,14 @@ def test_a_later_attempt_drops_staging(maria: MariaDbTables, monkeypatch: pytest
     first = maria.opened()
     later: list[JdbcUpsertSink] = []
     if moment == "before the copy":
-        copy = jdbc_rows.copy_rows
+        copy = staging_copy.copy_rows
 
-        def overtaken(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
+        def overtaken(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
             later.append(maria.opened())
             return copy(frame, order)
 
         with monkeypatch.context() as patch:
-            patch.setattr(jdbc_rows, "copy_rows", overtaken)
+            patch.setattr(staging_copy, "copy_rows", overtaken)
             with pytest.raises(Fenced, match="is gone, as after a later attempt has opened"):
                 maria.write(first, 0, [(1, "a", 1)])
         assert maria.rows() == []

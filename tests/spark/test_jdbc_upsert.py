@@ -28,9 +28,9 @@ from jobpipe.errors import (
     UnsupportedType,
 )
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
-from jobpipe.pipelines.sinks import jdbc_rows
-from jobpipe.pipelines.sinks.jdbc import JdbcUpsertSink
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.sinks.jdbc import staging_copy
+from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.postgres import PASSWORD
 from tests.spark.kit import PATIENCE, forget_commit, until
 from tests.spark.tables import PostgresTables, Rows
@@ -170,14 +170,14 @@ def test_a_cut_off_attempt(place: PostgresTables, monkeypatch: pytest.MonkeyPatc
     first = place.opened()
     place.write(first, 0, [(1, "a", 1)])
     later: list[JdbcUpsertSink] = []
-    copy = jdbc_rows.copy_rows
+    copy = staging_copy.copy_rows
 
-    def overtaken(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
+    def overtaken(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
         if not later:
             later.append(place.opened())
         return copy(frame, order)  # into the staging table of the later one
 
-    monkeypatch.setattr(jdbc_rows, "copy_rows", overtaken)
+    monkeypatch.setattr(staging_copy, "copy_rows", overtaken)
     with pytest.raises(Fenced, match=r"p\.job no longer writes to s\w+\.t: this attempt has fence 1, .* fence 2"):
         place.write(first, 1, [(1, "of the earlier one", 1)])
     assert place.rows() == [(1, "a", 1)]
@@ -360,7 +360,7 @@ def test_odd_names(place: PostgresTables) -> None:
         quoted = '"' + name.replace('"', '""') + '"'
         place.table(f"{quoted} int PRIMARY KEY, id text")
         frame = place.spark.createDataFrame([(1, "a"), (1, "b")], [name, "id"])
-        frame = frame.select(jdbc_rows.named(name).cast("int").alias(name), "id")
+        frame = frame.select(staging_copy.named(name).cast("int").alias(name), "id")
         sink = place.sink(keys=[name], order_by="id", delete_when="id = 'x'")
         sink.open(frame, place.context())
         place.write_frame(sink, 0, frame, query=f"q{name}")
@@ -517,15 +517,15 @@ def test_the_secret_shows_nowhere(place: PostgresTables, monkeypatch: pytest.Mon
     from pyspark import cloudpickle
 
     seen: list[str] = []
-    copy = jdbc_rows.copy_rows
+    copy = staging_copy.copy_rows
 
-    def looked_at(frame: DataFrame, order: jdbc_rows.CopyOrder) -> jdbc_rows.Copied:
-        frame = frame.mapInArrow(lambda batches: jdbc_rows.copy_partition(order, batches), "a string")
+    def looked_at(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
+        frame = frame.mapInArrow(lambda batches: staging_copy.copy_partition(order, batches), "a string")
         seen.append(frame._jdf.queryExecution().toString() + repr(order))
         seen.append(cloudpickle.dumps(order).decode("latin-1"))
         return copy(frame.sparkSession.createDataFrame([(1, "a", 1)], "id int, text string, n bigint"), order)
 
-    monkeypatch.setattr(jdbc_rows, "copy_rows", looked_at)
+    monkeypatch.setattr(staging_copy, "copy_rows", looked_at)
     place.write(place.opened(), 0, [(1, "a", 1)])
     assert place.rows() == [(1, "a", 1)]
     assert str(place.secret) in seen[1]

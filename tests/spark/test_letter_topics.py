@@ -12,12 +12,12 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.runner.queries import QueryWork
-from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.sinks.formats import JsonSink
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.sinks.format_sinks import JsonSink
 from tests.pipelines.running import read_topic
 from tests.spark.kit import Place
 from tests.spark.test_pipeline_stages import context_of

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobpipe.pipelines.starting import copy_example
+from jobpipe.pipelines.loading.scaffold import copy_example
 from jobpipe.subscribing.python_client import subscribe
 from tests.pipelines.running import Runner, read_topic, write_pipeline
 from tests.spark.kit import PATIENCE

@@ -19,14 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.graph import subscriptions_of
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.pipeline import Job, Pipeline
-from jobpipe.pipelines.queries import start_for_each_batch
-from jobpipe.pipelines.spec import Mode
-from jobpipe.pipelines.starting import copy_example
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.loading.scaffold import copy_example
+from jobpipe.pipelines.model.graph import subscriptions_of
+from jobpipe.pipelines.model.pipeline import Job, Pipeline
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.plugins.start_query import start_for_each_batch
 from tests.pipelines.waiting import eventually
 from tests.spark.kit import PATIENCE, Place
 

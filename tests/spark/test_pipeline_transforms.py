@@ -16,11 +16,11 @@ from pyspark.errors import AnalysisException, NumberFormatException, SparkRuntim
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.installed import PlugInKind, Plugins
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import DEAD, column_named
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.api import DEAD, column_named
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from jobpipe.config import job_secrets
 from jobpipe.errors import PipelineError
-from jobpipe.pipelines import trying
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.starting import copy_example
+from jobpipe.jobs.foreground import dry_run
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.loading.scaffold import copy_example
 from tests import pages
 from tests.pages import block
 from tests.pipelines.running import write_pipeline
@@ -109,14 +109,14 @@ def tried(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def session(*_: object) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(trying, "_session", session)
+    monkeypatch.setattr(dry_run, "_session", session)
     monkeypatch.setattr(job_secrets, "_given", None)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_of_a_try", raising=False)
     (tmp_path / "own_of_a_try.py").write_text(OWN)
 
-    def tried(job: object, *rows: dict[str, object], view: str | None = None) -> trying.Tried:
-        return trying.try_job(load_pipeline(write_pipeline(tmp_path, {"a": job})), "a", {view: list(rows)})
+    def tried(job: object, *rows: dict[str, object], view: str | None = None) -> dry_run.Tried:
+        return dry_run.try_job(load_pipeline(write_pipeline(tmp_path, {"a": job})), "a", {view: list(rows)})
 
     return tried
 

@@ -20,13 +20,13 @@ from pyspark.sql import functions as sf
 
 from jobpipe.cli.row_filter import RowFilter
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.runner.queries import QueryWork
-from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.source_rows import RowReader
-from jobpipe.pipelines.transforms.columns import WHOLE_JSON
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.pipelines.dead_letters.source_rows import RowReader
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.transforms.column_transforms import WHOLE_JSON
 from tests.pipelines.running import read_topic
 from tests.spark.kit import Place
 from tests.spark.test_pipeline_stages import context_of

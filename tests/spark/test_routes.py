@@ -12,13 +12,13 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from jobpipe.pipelines.loading import load_pipeline
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.reports import Reporter
-from jobpipe.pipelines.runner.queries import QueryWork
-from jobpipe.pipelines.runner.stopping import StopRequest
-from jobpipe.pipelines.runner.work import Done
-from jobpipe.pipelines.sinks.to_topic import JobpipeSink
+from jobpipe.jobs.workloads.progress_reports import Reporter
+from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.workload import Done
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.loading.loader import load_pipeline
+from jobpipe.pipelines.sinks.topic_sink import JobpipeSink
 from tests.spark.kit import Place
 from tests.spark.test_pipeline_stages import context_of
 

@@ -19,11 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.sinks.formats import ParquetSink
-from jobpipe.pipelines.sinks.run_files import RunFiles
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sinks.format_sinks import ParquetSink
+from jobpipe.pipelines.sinks.staged_files import RunFiles
 
 pytestmark = pytest.mark.spark
 

@@ -29,7 +29,7 @@ import yaml
 import jobpipe
 from jobpipe.config import load
 from jobpipe.control.control_server import ControlServer
-from jobpipe.pipelines.launchers.local import RUNNER
+from jobpipe.jobs.launchers.local_launcher import RUNNER
 from tests.pipelines.running import SMALL
 from tests.pipelines.waiting import eventually
 from tests.spark.kit import PATIENCE

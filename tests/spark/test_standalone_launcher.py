@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from jobpipe.errors import NotAuthorized
-from jobpipe.pipelines.launchers.driver import RUNNER
-from jobpipe.pipelines.launchers.spark_rest import SparkRestLauncher
-from jobpipe.pipelines.launchers.submissions import Submissions
-from jobpipe.pipelines.plugins import LaunchState, LaunchStatus
+from jobpipe.jobs.launchers.cluster_driver import RUNNER
+from jobpipe.jobs.launchers.spark_rest_client import Submissions
+from jobpipe.jobs.launchers.spark_rest_launcher import SparkRestLauncher
+from jobpipe.pipelines.plugins.api import LaunchState, LaunchStatus
 from tests.harness.jvm import quick_plain
 from tests.pipelines.running import SMALL, Runner, read_topic, write_pipeline
 from tests.pipelines.waiting import eventually

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import ORIGIN, ORIGIN_FIELDS, UNPARSED, Source
-from jobpipe.pipelines.sources.formats import CsvSource, JsonSource, ParquetSource, SparkSource
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.api import ORIGIN, ORIGIN_FIELDS, UNPARSED, Source
+from jobpipe.pipelines.plugins.job_context import JobContext
+from jobpipe.pipelines.sources.format_sources import CsvSource, JsonSource, ParquetSource, SparkSource
 
 pytestmark = pytest.mark.spark
 

@@ -13,13 +13,13 @@ from pyspark.sql import functions as sf
 
 import jobpipe
 from jobpipe.errors import JobpipeError, SchemaMismatch
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.dead_letters import DeadLetters
-from jobpipe.pipelines.parameters import RunValues
-from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED
+from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters
+from jobpipe.pipelines.file.interpolation import RunValues
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.plugins.api import ORIGIN, REASON, UNPARSED
+from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sources.encodings import NO_UTF8
-from jobpipe.pipelines.sources.formats import TextSource
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.sources.format_sources import TextSource
 from tests.spark.file_jobs import FileJob
 from tests.spark.kit import PATIENCE, Place, run_to_end
 from tests.troubleshooting import on_page
@@ -188,7 +188,7 @@ def test_a_dead_letter_of_a_row_with_such_a_text(spark: SparkSession, tmp_path: 
     """A function raises for it: what is published of it can be read."""
     from pyspark.sql.types import StringType, StructType
 
-    from jobpipe.pipelines.transforms.in_tasks import RowCalls, with_dead
+    from jobpipe.pipelines.transforms.python_udf import RowCalls, with_dead
 
     columns = StructType().add("c", StringType())
     calls = RowCalls(refuse, {}, columns, tolerant=True)

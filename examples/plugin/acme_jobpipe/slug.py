@@ -9,8 +9,8 @@ from pydantic import Field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from jobpipe.pipelines.kinds import Text
-from jobpipe.pipelines.plugins import JobContext, PluginOptions, Transform, column_named, require_columns
+from jobpipe.pipelines.file.field_types import Text
+from jobpipe.pipelines.plugins.api import JobContext, PluginOptions, Transform, column_named, require_columns
 
 _LETTERS = {char: unicodedata.normalize("NFKD", char)[0] for char in map(chr, range(0xE0, 0x250))}
 _PLAIN = {char: plain for char, plain in _LETTERS.items() if plain.isascii() and plain.islower()}

@@ -11,8 +11,8 @@ from pydantic import Field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructField
 
-from jobpipe.pipelines.kinds import Text
-from jobpipe.pipelines.plugins import Complaint, JobContext, Mode, PluginOptions, Promise, Sink, column_named
+from jobpipe.pipelines.file.field_types import Text
+from jobpipe.pipelines.plugins.api import Complaint, JobContext, Mode, PluginOptions, Promise, Sink, column_named
 
 _TYPES = {
     **dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint"), "INTEGER"),

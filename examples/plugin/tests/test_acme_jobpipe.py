@@ -12,7 +12,7 @@ from acme_jobpipe.sqlite import SqliteSink
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.plugins import JobContext, Mode, RunValues
+from jobpipe.pipelines.plugins.api import JobContext, Mode, RunValues
 
 
 @pytest.fixture

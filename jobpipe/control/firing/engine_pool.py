@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import JobpipeError
-from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
-from jobpipe.pipelines.installed import PlugInKind, Plugins
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
+from jobpipe.pipelines.plugins.schedule_engine import Fire, Schedule, ScheduleEngine
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobpipe.control.schedules.rule import Rule
-from jobpipe.pipelines.engine import Fire, Schedule, ScheduleEngine
+from jobpipe.pipelines.plugins.schedule_engine import Fire, Schedule, ScheduleEngine
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT = 10.0  # seconds; within these a clock that was set is noticed

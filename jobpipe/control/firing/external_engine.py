@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobpipe.pipelines.engine import Schedule, ScheduleEngine
+from jobpipe.pipelines.plugins.schedule_engine import Schedule, ScheduleEngine
 
 
 class ExternalEngine(ScheduleEngine):

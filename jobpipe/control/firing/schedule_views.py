@@ -13,8 +13,8 @@ from jobpipe.control.records import JobRow
 from jobpipe.control.schedules.decisions import Backfill, IntervalState
 from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.spec import ScheduleSpec
-from jobpipe.pipelines.states import Want
+from jobpipe.pipelines.file.spec import ScheduleSpec
+from jobpipe.pipelines.model.job_states import Want
 
 log = logging.getLogger(__name__)
 

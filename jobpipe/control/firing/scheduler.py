@@ -33,11 +33,11 @@ from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.control.store import Store
 from jobpipe.control.supervisor import Key
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
-from jobpipe.pipelines.engine import Schedule
-from jobpipe.pipelines.installed import Plugins
-from jobpipe.pipelines.pipeline import Pipeline
-from jobpipe.pipelines.spec import EngineSpec
-from jobpipe.pipelines.states import Want
+from jobpipe.pipelines.file.spec import EngineSpec
+from jobpipe.pipelines.model.job_states import Want
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.plugins.plugin_discovery import Plugins
+from jobpipe.pipelines.plugins.schedule_engine import Schedule
 
 log = logging.getLogger(__name__)
 

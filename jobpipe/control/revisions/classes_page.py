@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from jobpipe.control.revisions.key_classes import CLASSES, ChangeClass, class_of_option, keeps_state
-from jobpipe.pipelines.installed import BUILT_IN, PlugInKind, Plugins
-from jobpipe.pipelines.plugins import Plugin
-from jobpipe.pipelines.wording import field_names
+from jobpipe.pipelines.file.error_messages import field_names
+from jobpipe.pipelines.plugins.api import Plugin
+from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInKind, Plugins
 
 BEGIN = "<!-- made from jobpipe/control/revisions by `make docs`; do not edit -->\n"
 END = "<!-- end of what is made -->\n"

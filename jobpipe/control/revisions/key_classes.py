@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 from pydantic import AliasChoices, BaseModel
 
-from jobpipe.pipelines.checkpoint_owner import tells_which
-from jobpipe.pipelines.installed import PlugInKind
-from jobpipe.pipelines.plugins import Plugin, Transform
-from jobpipe.pipelines.spec import PipelineFile
+from jobpipe.pipelines.checkpoints.checkpoint_owner import tells_which
+from jobpipe.pipelines.file.spec import PipelineFile
+from jobpipe.pipelines.plugins.api import Plugin, Transform
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind
 
 
 class ChangeClass(StrEnum):

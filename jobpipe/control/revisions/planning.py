@@ -22,15 +22,15 @@ from jobpipe.control.loaded import (
 from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, RevisionChanges
 from jobpipe.control.revisions.differences import Difference, differences, keys, lines
 from jobpipe.control.schedules.rule import Rule
-from jobpipe.pipelines.checkpoint_owner import has_checkpoint, part_of
-from jobpipe.pipelines.checks import needs_bounds
-from jobpipe.pipelines.file_paths import local_folder
-from jobpipe.pipelines.graph import graph_of, published_again
-from jobpipe.pipelines.pipeline import Job, Pipeline
-from jobpipe.pipelines.places import Places
-from jobpipe.pipelines.spec import ScheduleSpec
-from jobpipe.pipelines.states import Want
-from jobpipe.pipelines.tree import plain
+from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, part_of
+from jobpipe.pipelines.file.file_paths import local_folder
+from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.file.spec import ScheduleSpec
+from jobpipe.pipelines.loading.spec_checks import needs_bounds
+from jobpipe.pipelines.model.graph import graph_of, published_again
+from jobpipe.pipelines.model.job_states import Want
+from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.pipeline import Job, Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)

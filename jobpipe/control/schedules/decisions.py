@@ -27,7 +27,7 @@ from itertools import islice
 
 from jobpipe.control.schedules.rule import Interval, Rule
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.pipelines.states import ENDED, JobState
+from jobpipe.pipelines.model.job_states import ENDED, JobState
 
 MOST_BACKFILLED = 10_000
 """Intervals of one backfill."""

@@ -210,7 +210,7 @@ def period_times(every: str, zone: tzinfo, start: datetime | None) -> Times:
     """Return the series of a period, such as ``hour``, ``15 minutes`` or ``3 months``.
 
     Args:
-        every: as :class:`~jobpipe.pipelines.spec.ScheduleSpec` takes it.
+        every: as :class:`~jobpipe.pipelines.file.spec.ScheduleSpec` takes it.
         start: where the schedule's first interval begins.
     """
     number, _, unit = every.rpartition(" ")

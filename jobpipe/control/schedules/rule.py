@@ -13,8 +13,8 @@ from typing import Literal
 
 from jobpipe.control.schedules.moments import CrontabTimes, Times, period_times
 from jobpipe.errors import ConfigError, shown
-from jobpipe.pipelines.spec import ScheduleSpec
-from jobpipe.pipelines.zones import time_zone
+from jobpipe.pipelines.file.spec import ScheduleSpec
+from jobpipe.pipelines.file.time_zones import time_zone
 
 Catchup = Literal["all", "latest", "none"]
 _INSTANT = timedelta(microseconds=1)

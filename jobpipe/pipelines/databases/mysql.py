@@ -28,7 +28,7 @@ from jobpipe.errors import (
     RowTooLarge,
     SchemaMismatch,
 )
-from jobpipe.pipelines.databases.base import IDLE_SECONDS, Database, driver_of, without_zone
+from jobpipe.pipelines.databases.database_api import IDLE_SECONDS, Database, driver_of, without_zone
 
 if TYPE_CHECKING:
     import pymysql

@@ -23,7 +23,7 @@ from jobpipe.errors import (
     NotAuthorized,
     SchemaMismatch,
 )
-from jobpipe.pipelines.databases.base import IDLE_SECONDS, Database, driver_of
+from jobpipe.pipelines.databases.database_api import IDLE_SECONDS, Database, driver_of
 
 if TYPE_CHECKING:
     import psycopg

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobpipe.errors import ConfigError, JobpipeError, LinkError, LinkTimeout, NotAuthorized, SchemaMismatch
-from jobpipe.pipelines.databases.base import Database, without_zone
+from jobpipe.pipelines.databases.database_api import Database, without_zone
 
 Connection = sqlite3.Connection
 SCHEMA = "main"

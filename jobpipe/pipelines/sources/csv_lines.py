@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED, column_named, origin
+from jobpipe.pipelines.plugins.api import ORIGIN, REASON, UNPARSED, column_named, origin
 from jobpipe.pipelines.sources.encodings import NO_UTF8, require_good
 
 if TYPE_CHECKING:

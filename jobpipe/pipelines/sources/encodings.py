@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from jobpipe.pipelines.plugins import ORIGIN, REASON, UNPARSED, column_named, origin
+from jobpipe.pipelines.plugins.api import ORIGIN, REASON, UNPARSED, column_named, origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

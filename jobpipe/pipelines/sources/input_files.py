@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.context import JobContext
-from jobpipe.pipelines.file_log import LOG, FileLog, json_of
-from jobpipe.pipelines.file_paths import is_hidden, literal, may_match_twice
-from jobpipe.pipelines.spec import Mode
+from jobpipe.pipelines.file.file_paths import is_hidden, literal, may_match_twice
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.files.file_sink_log import LOG, FileLog, json_of
+from jobpipe.pipelines.plugins.job_context import JobContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

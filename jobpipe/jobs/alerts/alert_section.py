@@ -1,0 +1,34 @@
+"""The alerts of a pipeline's file, read from its tree alone: whatever else in it is wrong here, its alerts are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from jobpipe.pipelines.file.field_types import FOLDER
+from jobpipe.pipelines.file.located_values import FilePlace, node_of, plain, spelt
+from jobpipe.pipelines.file.spec import AlertSpec
+
+log = logging.getLogger(__name__)
+
+
+def alerts_of(tree: Mapping[str, Any], folder: Path) -> tuple[AlertSpec, ...]:
+    """Return the alerts; of those that cannot be read here any more a word is logged.
+
+    Args:
+        tree: a file that was found right, as a plain value.
+        folder: where relative paths start.
+    """
+    found = []
+    for section in spelt(node_of(dict(tree), FilePlace("")), "pipeline.alerts"):
+        given = plain(section)
+        for number, each in enumerate(given if isinstance(given, list) else (), 1):
+            try:
+                found.append(AlertSpec.model_validate(each, context={FOLDER: folder}))
+            except ValidationError:  # its text may have what was given
+                log.warning("alert %d of the pipeline in %s cannot be read here", number, folder)
+    return tuple(found)

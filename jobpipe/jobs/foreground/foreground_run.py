@@ -1,0 +1,369 @@
+"""``jobpipe pipeline run``: a pipeline in the foreground, without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from jobpipe.admin import Admin
+from jobpipe.config import Config
+from jobpipe.config.home_folder import make_home
+from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
+from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
+from jobpipe.jobs.alerts.alert_queue import Outbox
+from jobpipe.jobs.foreground.foreground_alerts import RunAlerts
+from jobpipe.jobs.foreground.progress_display import Board, open_board
+from jobpipe.jobs.foreground.supervisor import JobView, Setting, SupervisedJob
+from jobpipe.jobs.monitor.hysteresis import Rooms
+from jobpipe.jobs.monitor.keep_serving import ServingOn
+from jobpipe.jobs.monitor.topic_poller import TopicView, Watcher
+from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.pipelines.file.problems import nearest
+from jobpipe.pipelines.loading.snapshot import ParentProcess
+from jobpipe.pipelines.loading.spec_checks import without_bounds
+from jobpipe.pipelines.model.graph import Graph, dead_letters_of, graph_of, published_again
+from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.paths import Places, clear_storage
+from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, Bounds
+from jobpipe.plural import counted
+from jobpipe.signal_handlers import handled
+from jobpipe.store.log.spools import has_spool, read_status
+from jobpipe_registry.process_identity import start_ticks
+
+POLL_SECONDS = 0.5
+SAME_SECONDS = 1.0  # a signal that comes so soon after another one is the same wish: of a process and of its group
+STOP_SECONDS = 60.0
+KILL_SECONDS = 30.0  # for the threads of killed jobs to end
+LOG_BYTES = 64 * 1024
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class DeadLetterCount:
+    """How many dead letters a run has added to a topic; ``topic`` with the prefix."""
+
+    topic: str
+    rows: int
+
+    def __str__(self) -> str:
+        command = f"jobpipe tail {self.topic} --from earliest"
+        return f"{counted(self.rows, 'row')} could not be processed and went to {self.topic}: {command}"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run in the foreground ended.
+
+    Attributes:
+        stopped_by: the signal that ended it.
+        late: it took longer than it was to take.
+        topics: the last view of each topic.
+        dead_letters: those of this run, by topic; without topics that got none.
+    """
+
+    jobs: tuple[JobView, ...]
+    stopped_by: signal.Signals | None
+    late: bool
+    topics: tuple[TopicView, ...]
+    dead_letters: tuple[DeadLetterCount, ...] = ()
+
+    @property
+    def failed(self) -> tuple[JobView, ...]:
+        """The jobs that failed, or that another run has replaced."""
+        return tuple(job for job in self.jobs if job.state is JobState.FAILED or _is_replaced(job))
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 if all jobs came to their end, 130 and so on after a signal, 1 if one failed or was late."""
+        if self.failed or self.late:
+            return 1
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 0 if all(job.state is JobState.FINISHED for job in self.jobs) else 1
+
+
+def _is_replaced(job: JobView) -> bool:
+    return job.state is JobState.CANCELED and "another run" in job.detail
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    config: Config,
+    config_file: Path | None,
+    console: Console,
+    only: Sequence[str] = (),
+    new_checkpoint: Sequence[str] = (),
+    bounds: Bounds = NO_BOUNDS,
+    plain: bool = False,
+    timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    stop_seconds: float = STOP_SECONDS,
+    totals: Mapping[str, int] | None = None,
+) -> Ran:
+    """Run the jobs of a pipeline until all have ended; in the main thread.
+
+    At the first signal (SIGINT, SIGTERM, SIGHUP) each job ends after the micro-batch it is in, at one that comes at
+    least a second later where it is. When a job has failed for good, the others are stopped.
+
+    Args:
+        only: names of jobs; without them all that have no schedule.
+        new_checkpoint: names of those that begin without their checkpoints, which are moved to where they are kept.
+        bounds: of the run, if ``only`` names one BATCH job.
+        plain: lines instead of live tables.
+        timeout: seconds after which all is stopped.
+        environment: what is added to that of the attempts.
+        stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
+        totals: by topic, how many rows will come, where that is known; only shown.
+
+    Raises:
+        ConfigError: there is no such job, one cannot run here, or this pipeline runs already on this home, or its
+            checkpoints are of another topic prefix.
+        RegistryUnavailable: the registry does not answer.
+    """
+    names = _chosen(pipeline, only, bounds)
+    places = Places.of(config.home, pipeline.name)
+    with ExitStack() as stack:
+        make_home(config.home)
+        stack.enter_context(_locked(places, pipeline.name))
+        places.keep_prefix(pipeline)
+        run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        _renew(pipeline, places, names, new_checkpoint, run, console)
+        handler = open_handler(config)
+        stack.callback(handler.shutdown)
+        with map_registry_errors():
+            registered = handler.jobs
+        setting = Setting(
+            pipeline=pipeline,
+            places=places,
+            jobs=registered,
+            run=run,
+            config=config_file,
+            bounds=bounds,
+            stop_seconds=stop_seconds,
+            parent=_this_process(),
+            environment=dict(environment or {}),
+        )
+        jobs = [SupervisedJob(setting, pipeline.jobs[name]) for name in names]
+        graph = graph_of(pipeline)
+        board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
+        admin = stack.enter_context(Admin(config))
+        names_of_topics = [node.name for node in graph.topics]
+        outbox = Outbox(allowed=config.server_webhooks or ())
+        alerts = stack.enter_context(RunAlerts(pipeline, names_of_topics, outbox))
+        by_name = dict(zip(names, jobs, strict=True))
+
+        def active(name: str) -> bool:
+            return name in by_name and not by_name[name].ended
+
+        stack.enter_context(ServingOn(config, admin, lambda: graph.topics, active))
+        dead = dict.fromkeys(filter(None, (dead_letters_of(pipeline, pipeline.jobs[name]) for name in names)))
+        dead_topics = [pipeline.spec.topic_prefix + topic for topic in dead]
+        return _Foreground(graph, jobs, admin, board, timeout, alerts, dead_topics).run()
+
+
+def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: Bounds) -> list[str]:
+    for name in only:
+        if name not in pipeline.jobs:
+            raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
+    names = list(dict.fromkeys(only)) or [name for name, job in pipeline.jobs.items() if job.spec.schedule is None]
+    if not names:
+        raise ConfigError("all jobs have a schedule; name one with --only to run it once now", key="jobs")
+    for name in names:
+        if not bounds.given and (why := without_bounds(pipeline.jobs[name])) is not None:
+            raise ConfigError(why, key=name)
+    return names
+
+
+def _renew(
+    pipeline: Pipeline, places: Places, names: Sequence[str], renewed: Sequence[str], run: str, console: Console
+) -> None:
+    """Move checkpoints out of the way."""
+    for name in renewed:
+        if name not in names:
+            raise ConfigError(f"new-checkpoint: this run has no job {name!r}; {nearest(name, names)}", key=name)
+    for name in dict.fromkeys(renewed):
+        moved = clear_storage(places.storage(pipeline, name), run)
+        said = "has no checkpoint" if moved is None else f"begins without its checkpoint, which is in {moved}"
+        console.print(f"job {name} {said}", markup=False, highlight=False, soft_wrap=True)
+        if moved is not None and (again := published_again(pipeline, name)):
+            console.print(again, markup=False, highlight=False, soft_wrap=True)
+
+
+def _locked(places: Places, name: str) -> AbstractContextManager[None]:
+    """Keep other runs of this pipeline on this home away."""
+    return locked(places.lock, f"pipeline {name}", "stop it first", name)
+
+
+def _this_process() -> ParentProcess:
+    pid = os.getpid()
+    return ParentProcess(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))
+
+
+class _Foreground:
+    """The loop of one run."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        jobs: Sequence[SupervisedJob],
+        admin: Admin,
+        board: Board,
+        timeout: float | None,
+        alerts: RunAlerts,
+        dead_letters: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pipeline = graph.pipeline
+        self._alerts = alerts
+        self._rooms: Rooms[str] = Rooms()
+        self._jobs = jobs
+        self._board = board
+        self._timeout = timeout
+        self._clock = clock
+        self._signals: SimpleQueue[tuple[signal.Signals, float] | None] = SimpleQueue()  # with when; None: no more
+        self._first_at = 0.0  # when the first one came
+        self._signal: signal.Signals | None = None
+        self._wake = threading.Event()
+        names = {job.view.name for job in jobs}
+        shown = [node.name for node in graph.topics if names & {*node.publishers, *node.readers}]
+        self._admin = admin
+        self._watcher = Watcher(admin, shown)
+        self._dead_before = {topic: self._rows_in_spool(topic) for topic in dead_letters}
+        self._publishers = {topic: job.name for job in graph.jobs for topic in job.publishes}
+
+    def run(self) -> Ran:
+        """Run it."""
+        began, late, ending = time.monotonic(), False, False
+        with handled(SIGNALS, self._signalled), self._obeying():
+            try:
+                for job in self._jobs:
+                    job.start()
+                while not all(job.ended for job in self._jobs):
+                    late = late or (self._timeout is not None and time.monotonic() - began > self._timeout)
+                    over = any(job.view.state is not JobState.FINISHED for job in self._jobs if job.ended)
+                    if not ending and (late or over):  # with a job that ended before its end others wait in vain
+                        ending = True
+                        self._stop()
+                    self._look()
+                    self._wake.wait(POLL_SECONDS)
+                    self._wake.clear()
+            except BaseException:
+                for job in self._jobs:
+                    job.kill()
+                for job in self._jobs:
+                    job.join(KILL_SECONDS)
+                raise
+            self._look(last=True)
+        views = tuple(self._watcher.views)
+        dead = [
+            DeadLetterCount(view.topic, view.rows - self._dead_before[view.topic])
+            for view in views
+            if view.rows > self._dead_before.get(view.topic, view.rows)
+        ]
+        return Ran(tuple(job.view for job in self._jobs), self._signal, late, views, tuple(dead))
+
+    def _look(self, *, last: bool = False) -> None:
+        self._watcher.poll()
+        if last:
+            self._watcher.end(self._catalog)
+        lags = self._lags()
+        decided = self._rooms.look(self._watcher.views, self._publishers)
+        for job in self._jobs:
+            if job.view.name in decided:
+                job.block(decided[job.view.name])
+        self._alerts.look([job.view for job in self._jobs], self._watcher.views)
+        with contextlib.suppress(OSError):  # the terminal is gone: the jobs end as its signal says
+            views = [job.view for job in self._jobs]
+            views = [replace(view, lag_rows=lags.get(view.name)) for view in views]
+            self._board.show(self._watcher.views, views)
+
+    def _lags(self) -> dict[str, int]:
+        """Return how many rows of topics each job has not read yet; its subscriptions are PIPELINE.JOB[.VIEW]."""
+        lags: dict[str, int] = {}
+        for view in self._watcher.views:
+            for line in view.subscriptions:
+                pipeline, _, rest = line.name.partition(".")
+                if pipeline == self._pipeline and rest:
+                    job = rest.partition(".")[0]
+                    lags[job] = lags.get(job, 0) + line.lag_rows
+        return lags
+
+    def _rows_in_spool(self, topic: str) -> int:
+        """Return how many rows a topic has had so far, 0 if its spool is not here."""
+        place = self._admin.config.spool_dir / topic
+        with contextlib.suppress(SpoolError):
+            return int(read_status(place, topic)["total_rows"]) if has_spool(place) else 0
+        return 0
+
+    def _catalog(self, topic: str) -> dict[str, Any] | None:
+        """Return how a topic stands that has no coordinator any more, if its spool is here."""
+        place = self._admin.config.spool_dir / topic
+        if not has_spool(place):
+            return None
+        try:
+            self._admin.locate(topic)
+        except TopicNotFound:
+            with contextlib.suppress(SpoolError):
+                return read_status(place, topic)
+        except RegistryUnavailable:
+            pass
+        return None
+
+    def _stop(self) -> None:
+        for job in self._jobs:
+            job.stop()
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        # It interrupts the main thread anywhere, perhaps with a lock that stopping a job needs; put() waits for none.
+        self._signals.put((signal.Signals(number), self._clock()))
+
+    @contextmanager
+    def _obeying(self) -> Iterator[None]:
+        """Do what signals say, in a thread; at the end of the block all were heard."""
+        thread = threading.Thread(target=self._obey, name="signals", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._signals.put(None)
+            thread.join()
+
+    def _obey(self) -> None:
+        while (heard := self._signals.get()) is not None:
+            number, at = heard
+            if self._signal is None:
+                self._signal, self._first_at = number, at
+            again = at - self._first_at >= SAME_SECONDS
+            for job in self._jobs:
+                (job.kill if again else job.stop)()
+            self._wake.set()
+
+
+def last_lines(log: Path, count: int = 20) -> list[str]:
+    """Return the last lines of a log, without the frames of Java's traces; nothing if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... ")))
+    return list(deque(lines, count))

@@ -1,0 +1,129 @@
+"""Asks the coordinators for the state of the topics, and keeps the last answer of those that have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from jobpipe.jobs.monitor.throughput import Rates
+
+ASK_SECONDS = 2.0
+AWAY_SECONDS = 10.0  # without an answer, before what was last heard is not shown as how a topic stands now
+
+
+class Statuses(Protocol):
+    """The one question of :class:`jobpipe.admin.Admin` that is asked here."""
+
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class SubscriptionView:
+    """One subscription as shown."""
+
+    name: str
+    state: str
+    lag_batches: int
+    lag_rows: int
+    reconnects: int
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """One topic as shown; ``state`` is ``waiting`` before it is there, ``live``, ``away``, or ``ended``."""
+
+    topic: str
+    state: str = "waiting"
+    rows: int = 0
+    rows_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    waiting: str | None = None
+    subscriptions: tuple[SubscriptionView, ...] = ()
+
+
+class Watcher:
+    """The newest view of some topics."""
+
+    def __init__(self, admin: Statuses, topics: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._views = {topic: TopicView(topic) for topic in topics}
+        self._rates = {topic: Rates() for topic in self._views}
+        self._heard = {topic: clock() for topic in self._views}  # when each has last answered
+
+    @property
+    def views(self) -> list[TopicView]:
+        """The topics in the order in which they were named."""
+        return list(self._views.values())
+
+    def poll(self) -> None:
+        """Ask for each topic that has not ended. One that does not answer keeps its counts."""
+        asked = [topic for topic, view in self._views.items() if view.state != "ended"]
+        found = self._admin.statuses(asked, ASK_SECONDS) if asked else {}
+        now = self._clock()
+        for topic in asked:
+            view = self._views[topic]
+            if topic in found:
+                self._heard[topic] = now
+                self._views[topic] = self._read(topic, found[topic])
+            elif view.state == "live" and now - self._heard[topic] > AWAY_SECONDS:  # it was busy, or gone after its end
+                self._views[topic] = replace(
+                    view, state="away", rows_per_second=0.0, bytes_per_second=0.0, waiting=None
+                )
+
+    def end(self, catalog: Callable[[str], dict[str, Any] | None]) -> None:
+        """All has ended: take the last state from the catalogs, and show the rates of the whole run.
+
+        Args:
+            catalog: returns :func:`jobpipe.store.log.spools.read_status` of a topic; None if it is served still, or not
+                here: its last view stays.
+        """
+        for topic, view in self._views.items():
+            status = catalog(topic)
+            if status is None:
+                continue
+            reconnects = {line.name: line.reconnects for line in view.subscriptions}
+            lines = [
+                {**line, "state": "absent", "reconnects": reconnects.get(line["name"], 0)}
+                for line in status["subscriptions"]
+            ]
+            last = {
+                "rows": status["total_rows"],
+                "bytes": status["total_bytes"],
+                "waiting": None,
+                "subscriptions": lines,
+            }
+            found = self._read(topic, {**last, "ended": status["ended"]})
+            self._views[topic] = self._ended(found) if status["ended"] else found
+
+    def _read(self, topic: str, status: dict[str, Any]) -> TopicView:
+        rows = int(status["rows"])
+        per_second = self._rates[topic].add(self._clock(), rows, int(status["bytes"]))
+        view = TopicView(
+            topic=topic,
+            state="live",
+            rows=rows,
+            rows_per_second=per_second[0],
+            bytes_per_second=per_second[1],
+            waiting=status["waiting"],
+            subscriptions=tuple(_subscription(line) for line in status["subscriptions"]),
+        )
+        if status["ended"] and not any(line.lag_batches for line in view.subscriptions):
+            return self._ended(view)
+        return view
+
+    def _ended(self, view: TopicView) -> TopicView:
+        per_second = self._rates[view.topic].overall()
+        return replace(view, state="ended", rows_per_second=per_second[0], bytes_per_second=per_second[1])
+
+
+def _subscription(line: dict[str, Any]) -> SubscriptionView:
+    return SubscriptionView(
+        name=str(line["name"]),
+        state=str(line["state"]),
+        lag_batches=int(line["lag"]["batches"]),
+        lag_rows=int(line["lag"]["rows"]),
+        reconnects=int(line["reconnects"]),
+    )

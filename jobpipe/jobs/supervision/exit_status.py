@@ -1,0 +1,79 @@
+"""How an attempt ended: judged by its end record, else by its exit code, else by what its launcher says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState
+from jobpipe.pipelines.plugins.api import LaunchState, LaunchStatus
+from jobpipe_registry.job_records import EndRecord
+
+BY_ANOTHER = "another run of this pipeline has taken its place"
+IN_THE_MIDDLE = "it was ended in the middle; its last micro-batch is repeated"
+MISCONFIGURED_TEXT = "it cannot begin: its file or configuration is wrong"
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended: FINISHED, STOPPED, FAILED or CANCELED; LOST if that is unknown."""
+
+    state: JobState
+    error: str = ""
+    detail: str = ""
+
+
+REPLACED_END = End(JobState.CANCELED, "Replaced", BY_ANOTHER)
+_CANCELED = End(JobState.CANCELED, "", IN_THE_MIDDLE)
+
+
+def end_by_code(code: int | None, cause: str = "") -> End | None:
+    """Return the end of an attempt that leaves no end record, and says so by its exit code.
+
+    Args:
+        cause: the error as it has reported it, "" if it has not.
+    """
+    if code == REPLACED:
+        return REPLACED_END
+    if code == MISCONFIGURED:
+        return End(JobState.FAILED, "ConfigError", f"{MISCONFIGURED_TEXT}: {cause}" if cause else MISCONFIGURED_TEXT)
+    return None
+
+
+def end_by_record(record: EndRecord, *, stopped: bool, canceled: bool, cause: str = "") -> End:
+    """Return the end that a record tells.
+
+    Args:
+        stopped: the attempt was told to stop.
+        canceled: its launcher was told to end it. Clusters end Spark first, of which Python may still tell.
+        cause: the error as it has reported it, with what it says; "" if only its class is known.
+    """
+    if record.state == "STOPPED" and not stopped:
+        return End(JobState.FAILED, "", "it was stopped from outside")
+    if record.state == "FAILED" and canceled:
+        return _CANCELED
+    where = f" ({record.place})" if record.place else ""
+    return End(JobState(record.state), record.error, f"{cause or record.error}{where}" if record.error else "")
+
+
+def end_without_record(status: LaunchStatus, *, stopped: bool, stopping: bool) -> End:
+    """Return the end of an attempt that left no record.
+
+    Args:
+        stopped: it was told to stop.
+        stopping: by this program.
+    """
+    code = status.exit_code
+    if status.state is LaunchState.UNKNOWN:
+        return End(JobState.LOST, "", f"it is not known whether it has ended: {status.detail}")
+    if code == 0 and stopped:  # before it had the lease
+        return End(JobState.STOPPED)
+    if stopping:
+        return _CANCELED
+    where = f"; {status.detail}" if status.detail else ""
+    return End(JobState.FAILED, "", f"{unrecorded(code)}{where}")
+
+
+def unrecorded(code: int | None) -> str:
+    """Return how a process without an end record ended; ``code``: None if it is not known, negative for a signal."""
+    how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"its process {how}, without an end record"

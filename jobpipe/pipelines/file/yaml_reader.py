@@ -1,0 +1,375 @@
+"""A YAML file to a tree with places: bounded, without tags, each key once, dotted and nested keys as one.
+
+Texts, whole numbers, fractions, true, false and null are as in YAML 1.2: ``NO``, ``on`` and ``10:30`` are texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import yaml
+
+from jobpipe.config.keys.key_names import closest
+from jobpipe.config.reading.file_permissions import why_distrusted
+from jobpipe.errors import shown
+from jobpipe.pipelines.file.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find, merge
+from jobpipe.pipelines.file.problems import Problem, ProblemList, Severity
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_NODES = 20_000  # values of one file, those of aliases counted at each use
+_TAG = "tag:yaml.org,2002:"
+_STAGES = ("source", "sink", "launcher")
+_SEVERAL = ("sources", "transform", "sinks")
+_JOB_KEYS = (
+    *_STAGES,
+    *_SEVERAL,
+    "application",
+    "arguments",
+    "configuration",
+    "errors",
+    "execution",
+    "function",
+    "partitions",
+    "publish",
+    "route",
+    "schedule",
+    "schema",
+    "secrets",
+    "setup",
+    "trigger",
+    "type",
+)
+_FREE = ("configuration", "parameters", "secrets")
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes of YAML 1.2's plain types, so deep and so many at most."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as PyYAML has it
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._count = 0
+        self.tags: dict[int, str] = {}
+        """Which nodes have a tag that the file names, by their id."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose one node and all below it."""
+        self._depth += 1
+        self._count += 1
+        if self._depth > MAX_DEPTH or self._count > MAX_NODES:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            bound = f"at most {MAX_DEPTH} levels" if self._depth > MAX_DEPTH else f"at most {MAX_NODES} values"
+            raise yaml.MarkedYAMLError(None, None, f"the file may have {bound}", mark)
+        tag = getattr(self.peek_event(), "tag", None)  # type: ignore[no-untyped-call]
+        node: yaml.Node | None = super().compose_node(parent, index)
+        if tag is not None:
+            self.tags[id(node)] = tag
+        self._depth -= 1
+        return node
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?(0|[1-9][0-9]{0,18})", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]{1,3})?", "-+.0123456789"),
+    ("merge", "<<", "<"),
+):
+    _Loader.add_implicit_resolver(_TAG + _tag, re.compile(f"(?:{_pattern})\\Z"), list(_first))
+
+
+def scalar_of(text: str) -> Scalar:
+    """Return what YAML makes of an unquoted ``text``."""
+    tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return _scalar(text, str(tag).removeprefix(_TAG))
+
+
+def _scalar(text: str, kind: str) -> Scalar:
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "null":
+        return None
+    if kind == "int":
+        return int(text)
+    return float(text) if kind == "float" else text
+
+
+def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList) -> TreeNode | None:
+    """Return what the file says, with its overlays laid over it in their order; None if one cannot be read at all."""
+    texts = ((path, _text_of(path, report)) for path in (file, *overlays))
+    trees = [None if text is None else read_text(text, str(path), report) for path, text in texts]
+    merged = trees[0]
+    for over in trees[1:]:
+        merged = None if merged is None or over is None else _merged(merged, over, report)
+    return merged
+
+
+def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
+    merged, absent = merge(below, above)
+    for path in absent:
+        node = find(above, path)
+        jobs = find(merged, ("jobs",)).value
+        misses_job = path[0] == "jobs" and len(path) > 1 and isinstance(jobs, dict) and path[1] not in jobs
+        upto = path[:2] if misses_job else path
+        section = find(below, upto[:-1]).value
+        near = closest(str(upto[-1]), section) if isinstance(section, dict) else None
+        remedy = "leave it out" if near is None else f"did you mean {near}?"
+        place = node.shown_at
+        what = "there is no such job to remove" if misses_job else "null removes a key, and there is none to remove"
+        severity: Severity = "error" if misses_job else "warning"
+        report.add(Problem(place.file, place.line, dotted(path), what, remedy, severity))
+    return merged
+
+
+def _text_of(path: FilePath, report: ProblemList) -> str | None:
+    def problem(what: str, remedy: str, line: int | None = None) -> None:
+        report.add(Problem(str(path), line, "", what, remedy))
+
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                problem("this is not a file", "name a YAML file")
+                return None
+            if (why := why_distrusted(found, any_owner=True)) is not None:
+                problem(f"others could have changed it: {why}", f"chmod go-w {shlex.quote(str(path))}")
+                return None
+            content = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        problem(f"it cannot be read ({error.strerror})", "name a YAML file that is there and readable")
+        return None
+    if len(content) > MAX_BYTES:
+        problem(f"it is larger than {MAX_BYTES} bytes", "name a pipeline's file; most have a few KiB")
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem("it is not text in UTF-8", "save it in UTF-8", line)
+        return None
+
+
+def read_text(text: str, file: str, report: ProblemList) -> TreeNode | None:
+    """Return the tree of a YAML text; None, with problems, if it is none."""
+    found = len(report.problems)
+    loader = None
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            report.add(Problem(file, 1, "", "it is empty", "`jobpipe pipeline init` writes an example"))
+            return None
+        walk = _Walk(file, report, loader.tags)
+        tree = walk.node(root, (), 0)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"character #x{_code(error.character):04x} cannot be in YAML"
+        report.add(Problem(file, line, "", what, "remove it"))
+        return None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        report.add(Problem(file, None if mark is None else mark.line + 1, "", *_why(error)))
+        return None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        report.add(Problem(file, None, "", f"it is not YAML ({type(error).__name__})", "check it with an editor"))
+        return None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(tree.value, dict):
+        what = "a pipeline's file is a section with keys"
+        report.add(Problem(file, tree.place.line, "", what, "begin with pipeline: and jobs:"))
+        return None
+    return tree if walk.whole or len(report.problems) == found else None
+
+
+def _code(character: object) -> int:
+    return ord(character) if isinstance(character, str) else int(str(character))
+
+
+_PARSER_WORDS = (
+    (
+        "mapping values are not allowed here",
+        "here is a second `key:` on one line, or a `key:` under a line that has a value or no `:`",
+        "write each key on a line of its own, indented as its siblings are; a value with `: ` in it needs quotes",
+    ),
+    (
+        "could not find expected ':'",
+        "a line before this one has neither a `:` nor a `-`, or a quote there is not closed",
+        "write `key: value`; close the quote",
+    ),
+    (
+        "parsing a block mapping expected <block end>",
+        "the indentation of this line is that of no section above it, or a `-` is missing or too much",
+        "indent it as its siblings are",
+    ),
+    (
+        "parsing a block collection expected <block end>",
+        "this line is indented as the `-` of the list above it, and begins with none",
+        "begin it with `-`, or indent it as the section to which it belongs",
+    ),
+    ("expected ',' or ']'", "a `[` is not closed, or a comma is missing", "close it by `]`"),
+    ("expected ',' or '}'", "a `{` is not closed, or a comma is missing", "close it by `}`"),
+    ("scanning a quoted scalar found unexpected", "a quote is not closed", "close it"),
+    ("that cannot start any token", "a value cannot begin with this character", "put the value in quotes"),
+    ("sequence entries are not allowed here", "a list cannot begin here", "begin it on the next line, or write [a, b]"),
+)
+"""What PyYAML says, and what it means here and what to do."""
+
+
+def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    said = " ".join(filter(None, (error.context, error.problem)))
+    if "\\t" in said:
+        return "there is a tab where YAML needs spaces", "indent with spaces"
+    if error.problem and error.problem.startswith("the file may have"):
+        return error.problem, "make it simpler"
+    if "but found another document" in said:
+        return "it holds a second document (---)", "one file is one pipeline"
+    if error.problem and "undefined alias" in error.problem:
+        return error.problem, "define it above by &NAME"
+    for words, what, remedy in _PARSER_WORDS:
+        if words in said:
+            return what, remedy
+    return f"it is not YAML: {said}", "check indentation, quotes and brackets there"
+
+
+class _Walk:
+    """Makes the tree out of YAML's nodes."""
+
+    def __init__(self, file: str, report: ProblemList, tags: Mapping[int, str]) -> None:
+        self._file = file
+        self._report = report
+        self._tags = tags
+        self._count = 0
+        self.whole = True  # False: it was cut off
+
+    def node(self, raw: yaml.Node, path: Path, depth: int) -> TreeNode:
+        """Return the tree of one node; an alias is written out, within the bounds."""
+        place = self._place(raw)
+        self._count += 1
+        if depth > MAX_DEPTH or self._count > MAX_NODES:
+            if self.whole:
+                what = f"its aliases make more than {MAX_NODES} values, or {MAX_DEPTH} levels, of it"
+                self._problem(place, path, what, "write the sections out")
+            self.whole = False
+            return TreeNode(None, place)
+        if isinstance(raw, yaml.MappingNode):
+            self._refuse_tag(raw, path)
+            return TreeNode(self._section(raw, path, depth), place)
+        if isinstance(raw, yaml.SequenceNode):
+            self._refuse_tag(raw, path)
+            return TreeNode([self.node(each, (*path, i), depth + 1) for i, each in enumerate(raw.value)], place)
+        if self._refuse_tag(raw, path):
+            return TreeNode(str(raw.value), place)
+        return TreeNode(_scalar(raw.value, raw.tag.removeprefix(_TAG)), place)
+
+    def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, TreeNode]:
+        into: dict[str, TreeNode] = {}
+        seen: dict[str, TreeNode] = {}
+        merged: dict[str, TreeNode] = {}
+        for key, value in raw.value:
+            if self._refuse_tag(key, path):
+                continue
+            if key.tag == f"{_TAG}merge":
+                merged |= self._merged(value, path, depth)
+                continue
+            if not isinstance(key, yaml.ScalarNode) or not key.value or "${" in key.value:
+                self._problem(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
+                continue
+            dots = key.value.count(".")
+            if dots and depth + dots >= MAX_DEPTH:
+                what = f"{shown(key.value)} has too many parts: the file may have at most {MAX_DEPTH} levels"
+                self._problem(self._place(key), path, what, "make it simpler")
+                continue
+            parts = _parts(path, str(key.value))
+            node = replace(self.node(value, (*path, *parts), depth + len(parts)), key=self._place(key))
+            if (earlier := seen.setdefault(str(key.value), node)) is not node:
+                self._twice((*path, *parts), earlier, node)
+                continue
+            self._insert(into, path, parts, node)
+        return {**merged, **into}
+
+    def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, TreeNode]:
+        found: dict[str, TreeNode] = {}
+        for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            section = self.node(each, path, depth + 1)
+            if isinstance(section.value, dict):
+                found = {**section.value, **found}
+            else:
+                self._problem(self._place(each), path, "<< takes a section", "name one by *NAME")
+        return found
+
+    def _insert(self, into: dict[str, TreeNode], path: Path, parts: tuple[str, ...], node: TreeNode) -> None:
+        """Put a value at its nested place; what is there already is a mistake, but for a section's other keys."""
+        head, rest = parts[0], parts[1:]
+        there = into.get(head)
+        if rest:
+            if there is None:
+                there = into[head] = TreeNode({}, node.place, node.key)
+            if isinstance(there.value, dict):
+                self._insert(there.value, (*path, head), rest, node)
+                return
+        elif there is None:
+            into[head] = node
+            return
+        elif isinstance(there.value, dict) and isinstance(node.value, dict):
+            for key, each in node.value.items():
+                self._insert(there.value, (*path, head), (key,), each)
+            return
+        self._twice((*path, *parts), there, node)
+
+    def _twice(self, path: Path, there: TreeNode, node: TreeNode) -> None:
+        what = f"the key is in line {there.shown_at.line} already"
+        self._problem(node.shown_at, path, what, "give it once, dotted or nested")
+
+    def _refuse_tag(self, raw: yaml.Node, path: Path) -> bool:
+        tag = self._tags.get(id(raw))
+        if tag is not None:
+            what = f"YAML's tag {shown(tag)} is not read"
+            self._problem(self._place(raw), path, what, "write the plain value, in quotes if it is a text")
+        return tag is not None
+
+    def _place(self, raw: yaml.Node) -> FilePlace:
+        return FilePlace(self._file, raw.start_mark.line + 1, raw.start_mark.column + 1)
+
+    def _problem(self, place: FilePlace, path: Path, what: str, remedy: str) -> None:
+        self._report.add(Problem(place.file, place.line, dotted(path), what, remedy))
+
+
+def _parts(path: Path, key: str) -> tuple[str, ...]:
+    """Return the nested keys that a dotted one stands for; names, and Spark's and plug-ins' own keys, stay whole."""
+    parts: list[str] = []
+    rest = key
+    while "." in rest and _splits((*path, *parts), rest):
+        head, _, rest = rest.partition(".")
+        if not head or not rest:
+            return (key,)
+        parts.append(head)
+    return (*parts, rest)
+
+
+def _splits(path: Path, key: str) -> bool:
+    """Whether the first part of a dotted key is a section of its own."""
+    if path == ("jobs",):  # a name has no dot: what follows it is a key, or the name is wrong
+        return key.partition(".")[2].partition(".")[0] in _JOB_KEYS
+    inside = path[2:] if path[:1] == ("jobs",) else path[1:] if path[:1] == ("pipeline",) else path
+    if not inside:
+        return True
+    if inside[0] in _FREE:
+        return False
+    if inside[0] in _STAGES:
+        stage = inside[1:]
+    elif inside[0] in _SEVERAL and len(inside) > 1:  # a name or a number precedes the stage's own keys
+        stage = inside[2:]
+    else:
+        return True
+    return not stage and key.startswith(("options.", "watermark."))
