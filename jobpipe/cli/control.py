@@ -18,8 +18,8 @@ from jobpipe.errors import WaitTimeout
 from jobpipe.plural import counted
 
 if TYPE_CHECKING:
-    from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import IntervalView, JobStatus, PipelineStatus, ScheduleView
+    from jobpipe.control.control_service import IntervalView, JobStatus, PipelineStatus, ScheduleView
+    from jobpipe.control.rest.rest_client import ControlClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -113,8 +113,8 @@ def wait_option(about: str) -> Callable[[F], F]:
 
 def client_of(settings: Settings, url: str | None, token_file: Path | None, *, start: bool = False) -> ControlClient:
     """Return a client of the server that is meant; with ``start`` this home's is started if none runs."""
-    from jobpipe.control.client import ControlClient, ServerAddress
-    from jobpipe.control.local_server import ensure_server, require_server
+    from jobpipe.control.process.local_server import ensure_server, require_server
+    from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 
     if token_file is not None and url is None:
         raise click.UsageError("--token-file needs --url")

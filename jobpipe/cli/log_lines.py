@@ -12,7 +12,7 @@ from jobpipe.cli.control import JobRef, JobRefType, pass_client
 from jobpipe.cli.output import emit_json, printable
 
 if TYPE_CHECKING:
-    from jobpipe.control.client import ControlClient
+    from jobpipe.control.rest.rest_client import ControlClient
 
 FOLLOW_SECONDS = 1.0
 FOLLOW_LINES = 1000

@@ -174,7 +174,7 @@ def run(
     Exits with 0 if all jobs ended normally, 1 if one failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from jobpipe.config.reading.config_loader import settled_environment
-    from jobpipe.control.runs_here import require_no_run_of_server
+    from jobpipe.control.active_runs import require_no_run_of_server
     from jobpipe.jobs.foreground.foreground_run import last_lines, run_pipeline
     from jobpipe.jobs.foreground.progress_display import BoardConsole
     from jobpipe.pipelines.loading.spec_checks import schedules_not_fired

@@ -17,8 +17,8 @@ from jobpipe.cli.pipeline import load, of_file
 from jobpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import JobPlan, Plan, RevisionView, Submission, Submitted
+    from jobpipe.control.control_service import JobPlan, Plan, RevisionView, Submission, Submitted
+    from jobpipe.control.rest.rest_client import ControlClient
     from jobpipe.pipelines.model.pipeline import Pipeline
 
 PLAN_KEYS = (
@@ -64,9 +64,9 @@ def plan(
     JSON keys: pipeline, version (that the server has; 0: none), born (seconds since 1970), changed, jobs (job, action,
     reasons, rows_again, from_checkpoint, ends_run, drops_subscriptions), settings, refused, warnings.
     """
-    from jobpipe.control.client import ServerAddress
-    from jobpipe.control.runs_here import is_known_to_server
-    from jobpipe.control.submission_checks import plan_without_server
+    from jobpipe.control.active_runs import is_known_to_server
+    from jobpipe.control.rest.rest_client import ServerAddress
+    from jobpipe.control.revisions.submission_checks import plan_without_server
 
     found = load(file, given, overlays)
     home, submission = settings.config.home, submission_of(found, file)
@@ -112,7 +112,7 @@ def history(client: ControlClient, name: str, as_json: bool) -> None:
 
 def submission_of(found: Pipeline, file: str) -> Submission:
     """Return a loaded file as it is submitted."""
-    from jobpipe.control.interface import Submission
+    from jobpipe.control.control_service import Submission
     from jobpipe.pipelines.file.located_values import plain
 
     return Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
@@ -185,7 +185,7 @@ def plan_lines(made: Plan) -> Iterator[str]:
 
 
 def _words(job: JobPlan) -> str:
-    from jobpipe.control.interface import Action
+    from jobpipe.control.control_service import Action
 
     more = {
         Action.STORED: "; its run ends" if job.ends_run else "; no run begins now",

@@ -24,8 +24,8 @@ from jobpipe.cli.exits import Exit
 from jobpipe.cli.output import emit_json, emit_pairs, emit_table, printable, seconds
 
 if TYPE_CHECKING:
-    from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import IntervalView, RunView
+    from jobpipe.control.control_service import IntervalView, RunView
+    from jobpipe.control.rest.rest_client import ControlClient
 
 _KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
 

@@ -25,9 +25,9 @@ from jobpipe.errors import ConfigError
 from jobpipe.plural import counted
 
 if TYPE_CHECKING:
-    from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import ScheduleView
-    from jobpipe.control.schedules.rule import Rule
+    from jobpipe.control.control_service import ScheduleView
+    from jobpipe.control.rest.rest_client import ControlClient
+    from jobpipe.jobs.schedules.schedule_rule import Rule
     from jobpipe.pipelines.file.spec import ScheduleSpec
     from jobpipe.pipelines.model.pipeline import Pipeline
 
@@ -210,7 +210,7 @@ def preview(
 
     JSON keys of each: lower, upper, due (UTC), local_lower, local_upper, local_due, seconds (from lower to upper).
     """
-    from jobpipe.control.schedules.rule import Rule
+    from jobpipe.jobs.schedules.schedule_rule import Rule
 
     found = load(file, given, overlays)
     rule = Rule.of(_schedule_of(found, job))
@@ -250,7 +250,7 @@ def _schedule_of(pipeline: Pipeline, name: str | None) -> ScheduleSpec:
 
 
 def _moment(text: str | None, rule: Rule) -> datetime:
-    from jobpipe.control.schedules.rule import YEARS
+    from jobpipe.jobs.schedules.schedule_rule import YEARS
 
     if text is None:
         return datetime.now(UTC)

@@ -13,7 +13,7 @@ from jobpipe.cli.exits import Exit
 from jobpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobpipe.control.api_server import RestServer
+    from jobpipe.control.rest.rest_server import RestServer
 
 
 @click.command()
@@ -34,7 +34,7 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
     """
     config = settings.config
     if stop:
-        from jobpipe.control.local_server import stop_server
+        from jobpipe.control.process.local_server import stop_server
 
         click.echo("stopped" if stop_server(config) else "no control server is running")
         return Exit.OK
@@ -43,7 +43,7 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
     if port is not None:
         config = dataclasses.replace(config, server_port=(port, port))
     try:
-        from jobpipe.control.program import serve
+        from jobpipe.control.process.control_program import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "h11"):
             raise

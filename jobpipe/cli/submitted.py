@@ -37,8 +37,8 @@ from jobpipe.cli.revisions import (
 from jobpipe.errors import ControlConflict
 
 if TYPE_CHECKING:
-    from jobpipe.control.client import ControlClient
-    from jobpipe.control.interface import JobStatus, PipelineStatus, Submitted
+    from jobpipe.control.control_service import JobStatus, PipelineStatus, Submitted
+    from jobpipe.control.rest.rest_client import ControlClient
     from jobpipe.pipelines.file.problems import Problem
 
 PROCESSES_SECONDS = 60.0  # for the processes of a job that has ended; a slow JVM takes half of it

@@ -14,13 +14,9 @@ from types import TracebackType
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.control.bounded import TopicsOfJobs
-from jobpipe.control.changes import PipelineChanges
-from jobpipe.control.chores import Chores
-from jobpipe.control.firing.hold_keeper import HoldKeeper
-from jobpipe.control.firing.schedule_views import ScheduleViews, backfill_view
-from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
-from jobpipe.control.interface import (
+from jobpipe.control.cleanup import Chores
+from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.control_service import (
     BackfillView,
     Control,
     IntervalView,
@@ -33,25 +29,29 @@ from jobpipe.control.interface import (
     Submission,
     Submitted,
 )
-from jobpipe.control.interval_store import shown_time
-from jobpipe.control.job_logs import log_lines
-from jobpipe.control.loaded import LoadedPipelines
-from jobpipe.control.patience import PatientJobs
-from jobpipe.control.records import Event, JobRow
 from jobpipe.control.revisions.planning import Asked
-from jobpipe.control.room import RoomWatch, WatchedJobs
-from jobpipe.control.roots import Roots
-from jobpipe.control.schedules.rule import YEARS, Interval
-from jobpipe.control.shared_storage import shared_storage
-from jobpipe.control.store import Store
-from jobpipe.control.submission_checks import load_submission, refusals, require_no_foreground
-from jobpipe.control.supervisor import Supervisor
-from jobpipe.control.tools import Tools
-from jobpipe.control.views import Views, revision_view
+from jobpipe.control.revisions.shared_storage import shared_storage
+from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
+from jobpipe.control.scheduler.hold_keeper import HoldKeeper
+from jobpipe.control.scheduler.schedule_views import ScheduleViews, backfill_view
+from jobpipe.control.scheduler.scheduler import Scheduler, ScheduleTools
+from jobpipe.control.serializers import Views, revision_view
+from jobpipe.control.topic_monitor import RoomWatch, WatchedJobs
+from jobpipe.control.topics_to_serve import TopicsOfJobs
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
+from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.log_tail import log_lines
 from jobpipe.jobs.monitor.keep_serving import ServingOn
+from jobpipe.jobs.schedules.schedule_rule import YEARS, Interval
 from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.jobs.storage.interval_store import shown_time
+from jobpipe.jobs.storage.job_rows import Event, JobRow
+from jobpipe.jobs.storage.job_store import Store
+from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
+from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.dispatcher import Supervisor
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.spec_checks import without_bounds
 from jobpipe.pipelines.model.paths import Places

@@ -23,7 +23,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import jobpipe
-from jobpipe.control.rights import Right
+from jobpipe.control.permissions import Right
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe_registry.process_identity import Place, lives, start_ticks
 

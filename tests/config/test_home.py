@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from jobpipe.cli.main import cli
 from jobpipe.config import load
 from jobpipe.config.reading.config_loader import find_file
-from jobpipe.control.roots import Roots
 from jobpipe.errors import ConfigError
+from jobpipe.jobs.allowed_paths import Roots
 from jobpipe.pipelines.file.file_paths import absolute
 
 

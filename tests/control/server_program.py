@@ -19,7 +19,7 @@ import yaml
 
 from jobpipe.config import load
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import Submission
+from jobpipe.control.control_service import Submission
 from jobpipe.jobs.launchers import local_launcher
 
 EVERY_SECONDS = 0.2

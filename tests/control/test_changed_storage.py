@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import Action, Submission
-from jobpipe.control.loaded import LoadedPipelines
+from jobpipe.control.control_service import Action, Submission
 from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.jobs.definition_cache import LoadedPipelines
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.test_checkpoints import begin_checkpoint
 from tests.control.test_plan import as_planned, planned

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.control.interface import Submission
+from jobpipe.control.control_service import Submission
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound
 from jobpipe.pipelines.checkpoints.checkpoint_owner import owner_of
 from jobpipe.pipelines.checkpoints.checkpoint_storage import claim

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from jobpipe.control.contacts import Contacts
-from jobpipe.control.records import AttemptRow
-from jobpipe.control.tools import Tools
+from jobpipe.jobs.storage.job_rows import AttemptRow
+from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.probes import Contacts
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 

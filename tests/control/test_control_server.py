@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from jobpipe.control.active_runs import require_no_run_of_server
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.patience import PatientJobs
-from jobpipe.control.runs_here import require_no_run_of_server
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState, Want
@@ -268,7 +268,7 @@ def registry_away() -> Iterator[None]:
 
 
 def test_a_stop_ends_in_time_without_the_registry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobpipe.control.machine.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.jobs.supervision.reconciler.RETRY_SECONDS", 0.02)
     server = world.server(stop_seconds=0.2)
     server.submit(world.submission())
     worker = world.work(1)
@@ -284,7 +284,7 @@ def test_a_stop_ends_in_time_without_the_registry(world: World, monkeypatch: pyt
 
 def test_one_that_stopped_without_the_registry_is_no_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its order says still that it should run: the launcher has asked it to stop."""
-    monkeypatch.setattr("jobpipe.control.machine.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.jobs.supervision.reconciler.RETRY_SECONDS", 0.02)
     server = world.server()
     server.submit(world.submission())
     worker = world.work(1)
@@ -355,7 +355,7 @@ def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
 
 def test_one_that_was_lost_before_it_ran_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a worker still."""
-    monkeypatch.setattr("jobpipe.control.machine.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("jobpipe.jobs.supervision.reconciler.LOOK_SECONDS", 0.05)
     server = world.server()
     server.submit(world.submission())
     world.attempt(1)
@@ -597,7 +597,7 @@ def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let topics be looked at often, and what is seen twice have lasted."""
-    monkeypatch.setattr("jobpipe.control.room.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.control.topic_monitor.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.BLOCKED_SECONDS", 0.03)
     monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.FREE_SECONDS", 0.03)
 

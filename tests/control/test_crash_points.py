@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 import pytest
 
 from jobpipe.config import load
-from jobpipe.control.changes import PipelineChanges
-from jobpipe.control.interface import Submission
-from jobpipe.control.loaded import LoadedPipelines
-from jobpipe.control.machine import JobMachine
-from jobpipe.control.patience import PatientJobs
+from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.control_service import Submission
 from jobpipe.control.revisions.planning import Asked
-from jobpipe.control.roots import Roots
-from jobpipe.control.store import Store
-from jobpipe.control.tools import Tools
+from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.storage.job_store import Store
+from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
+from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.reconciler import JobMachine
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import REPLACED, JobState
 from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.control.interface import Action, Plan, Submission
+from jobpipe.control.control_service import Action, Plan, Submission
 from jobpipe.control.revisions.classes_page import classes_page, with_classes
 from jobpipe.control.revisions.key_classes import (
     CLASSES,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from jobpipe.control.looking import facts_of, has_rebooted, process_status
-from jobpipe.control.records import AttemptRow, LeaseHolder
-from jobpipe.control.verdict import EndOf, LeaseOf, OrderOf
+from jobpipe.jobs.storage.job_rows import AttemptRow, LeaseHolder
+from jobpipe.jobs.supervision.assessment import EndOf, LeaseOf, OrderOf
+from jobpipe.jobs.supervision.observations import facts_of, has_rebooted, process_status
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import LaunchState
 from jobpipe_registry.job_records import EndRecord, Lease, Order

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.patience import AWAY_SECONDS, PatientJobs
+from jobpipe.jobs.supervision.circuit_breaker import AWAY_SECONDS, PatientJobs
 from jobpipe_registry.registry_errors import OrderChanged, Unavailable
 
 

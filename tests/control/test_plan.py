@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import Action, JobPlan, Plan, Submission
+from jobpipe.control.control_service import Action, JobPlan, Plan, Submission
 from jobpipe.errors import ControlConflict, JobpipeError, PipelineError
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.test_checkpoints import READS_FILES, begin_checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config.reading import file_permissions
-from jobpipe.control.roots import Roots
+from jobpipe.jobs.allowed_paths import Roots
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import JobState

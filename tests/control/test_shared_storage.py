@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.interface import Submission
+from jobpipe.control.control_service import Submission
 from jobpipe.errors import PipelineError
 from jobpipe.pipelines.file.problems import Problem
 from tests.control.world import World, job_of

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.control import store as stores
-from jobpipe.control.bounded import TopicsOfJobs
-from jobpipe.control.interval_store import IntervalStore, ScheduleRow
-from jobpipe.control.records import (
+from jobpipe.control.topics_to_serve import TopicsOfJobs
+from jobpipe.errors import StoreError
+from jobpipe.jobs.storage import job_store as stores
+from jobpipe.jobs.storage.interval_store import IntervalStore, ScheduleRow
+from jobpipe.jobs.storage.job_rows import (
     AttemptRow,
     DefinitionRow,
     JobRow,
@@ -26,8 +27,7 @@ from jobpipe.control.records import (
     RevisionChanges,
     RunRow,
 )
-from jobpipe.control.store import Store
-from jobpipe.errors import StoreError
+from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.spec import ScheduleSpec
 from jobpipe.pipelines.model.graph import TopicNode
 from jobpipe.pipelines.model.job_states import JobState, Want

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.patience import PatientJobs
-from jobpipe.control.store import Store
 from jobpipe.errors import ConfigError, LauncherUnavailable, StoreError
+from jobpipe.jobs.storage.job_store import Store
+from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
 from jobpipe.pipelines.model.job_states import JobState, Want
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import Unavailable
@@ -20,7 +20,7 @@ from tests.pipelines.waiting import eventually
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobpipe.control.supervisor.FAILED_SECONDS", 0.05)
+    monkeypatch.setattr("jobpipe.jobs.supervision.dispatcher.FAILED_SECONDS", 0.05)
 
 
 class Once:
@@ -137,7 +137,7 @@ def test_a_stop_while_a_checkpoint_cannot_be_moved_is_kept(world: World, monkeyp
         asked.set()
         raise ConfigError("it cannot be moved", key="storage")
 
-    monkeypatch.setattr("jobpipe.control.machine.clear_storage", stopped_meanwhile)
+    monkeypatch.setattr("jobpipe.jobs.supervision.reconciler.clear_storage", stopped_meanwhile)
     server.submit(world.submission(), new_checkpoint=["report"])
     eventually(asked.is_set)
     wait(server, JobState.STOPPED)
@@ -149,7 +149,7 @@ def test_a_stop_while_a_checkpoint_cannot_be_moved_is_kept(world: World, monkeyp
 
 
 def test_a_master_that_is_away_makes_no_failed_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobpipe.control.book.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.jobs.supervision.transitions.RETRY_SECONDS", 0.02)
     server = world.server()
     world.cluster.fails = [LauncherUnavailable("the master does not answer") for _ in range(5)]
     server.submit(world.submission())  # three attempts are the most

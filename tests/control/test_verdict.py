@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from jobpipe.control.verdict import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf, Step, Verdict, judge
+from jobpipe.jobs.supervision.assessment import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf, Step, Verdict, judge
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState
 
 # A row may name several values, separated by /; * is any. The first row that fits counts, and each must be the first

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from jobpipe.config import Config, load
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import JobStatus, Submission
+from jobpipe.control.control_service import JobStatus, Submission
 from jobpipe.errors import HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.pipelines.model.job_states import JobState

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_listener import HttpLimits
-from jobpipe.control.api_server import RestServer
-from jobpipe.control.client import ServerAddress
-from jobpipe.control.rights import Right
+from jobpipe.control.permissions import Right
+from jobpipe.control.rest.http_listener import HttpLimits
+from jobpipe.control.rest.rest_client import ServerAddress
+from jobpipe.control.rest.rest_server import RestServer
 from jobpipe.control.server_files import ServerFiles, read_token
 from tests.control_api.kit import MemoryControl, Served
 

@@ -12,8 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jobpipe.control.client import ControlClient, ServerAddress
-from jobpipe.control.interface import (
+from jobpipe.control.control_service import (
     Action,
     AttemptView,
     BackfillView,
@@ -30,8 +29,9 @@ from jobpipe.control.interface import (
     Submission,
     Submitted,
 )
-from jobpipe.control.records import Event
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import ENDED, JobState, Want
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jobpipe.cli.server import _tell
 from jobpipe.config import Config, load
-from jobpipe.control.interface import Control
-from jobpipe.control.program import serve
+from jobpipe.control.control_service import Control
+from jobpipe.control.process.control_program import serve
 from tests.control_api.kit import MemoryControl
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.alerts import Alerts
-from jobpipe.control.interface import Submission
+from jobpipe.control.control_service import Submission
+from jobpipe.control.job_alerts import Alerts
 from jobpipe.errors import StoreError
 from jobpipe.jobs.alerts.webhook import Hook, HookError, HookRefused, post
 from jobpipe.net.tls.certificates import BOTH, init_ca, issue
@@ -68,7 +68,7 @@ class Receiver:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobpipe.control.alerts.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.control.job_alerts.POLL_SECONDS", 0.02)
 
 
 @pytest.fixture

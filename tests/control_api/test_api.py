@@ -11,9 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from jobpipe.control.api import BODY_BYTES, WAITING
-from jobpipe.control.api_routes import ROUTES
-from jobpipe.control.interface import Action
+from jobpipe.control.control_service import Action
+from jobpipe.control.rest.rest_app import BODY_BYTES, WAITING
+from jobpipe.control.rest.routing_table import ROUTES
 from jobpipe.errors import (
     ConfigError,
     ControlConflict,

@@ -29,10 +29,7 @@ from jobpipe.cli.log_lines import new_lines
 from jobpipe.cli.main import cli
 from jobpipe.cli.server import _tell
 from jobpipe.config import load
-from jobpipe.control import local_server, program
-from jobpipe.control.child_environment import kept_variables
-from jobpipe.control.client import ControlClient, ServerAddress
-from jobpipe.control.interface import (
+from jobpipe.control.control_service import (
     AttemptView,
     IntervalView,
     JobStatus,
@@ -41,6 +38,9 @@ from jobpipe.control.interface import (
     Submission,
     Submitted,
 )
+from jobpipe.control.process import control_program, local_server
+from jobpipe.control.process.job_environment import kept_variables
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import ControlConflict, JobpipeError, LinkBroken
 from jobpipe.net.servers.listener import Listener
@@ -374,13 +374,13 @@ def test_the_program_ends_when_rest_fails(tmp_path: Path, monkeypatch: pytest.Mo
         raise RuntimeError("no more connections")
 
     monkeypatch.setattr(Listener, "_accept", fail)
-    monkeypatch.setattr(program, "keep_for_children", lambda environ, config: {})
+    monkeypatch.setattr(control_program, "keep_for_children", lambda environ, config: {})
     config = load(overrides={"home": str(tmp_path / "home"), "server.port": PORTS}, environ={})
     late = threading.Timer(DEADLINE, os.kill, (os.getpid(), signal.SIGTERM))
     late.start()
     try:
         with pytest.raises(JobpipeError, match="REST interface has failed") as caught:
-            program.serve(config, None, lambda rest: serves.set(), make_core=core)
+            control_program.serve(config, None, lambda rest: serves.set(), make_core=core)
     finally:
         late.cancel()
         late.join()

@@ -13,10 +13,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_listener import HttpLimits, HttpListener
-from jobpipe.control.api_server import RestServer
-from jobpipe.control.client import ControlClient, ServerAddress
-from jobpipe.control.rights import Right
+from jobpipe.control.permissions import Right
+from jobpipe.control.rest.http_listener import HttpLimits, HttpListener
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
+from jobpipe.control.rest.rest_server import RestServer
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
 from jobpipe.net.servers.listener import Listener

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jobpipe.config import load
-from jobpipe.control.server_access import read_access_file
+from jobpipe.control.rest.client_identities import read_access_file
 from jobpipe.net.tls.certificates import describe
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.file.problems import ProblemList

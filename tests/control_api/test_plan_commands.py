@@ -15,10 +15,10 @@ from jobpipe.cli import revisions
 from jobpipe.cli.control import local_time
 from jobpipe.cli.main import cli
 from jobpipe.cli.revisions import PLAN_KEYS, REVISION_KEYS, plan_lines
-from jobpipe.control.interface import Action, JobPlan, Plan, RevisionView
-from jobpipe.control.records import PipelineRow
-from jobpipe.control.store import Store
+from jobpipe.control.control_service import Action, JobPlan, Plan, RevisionView
 from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.jobs.storage.job_rows import PipelineRow
+from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.model.job_states import Want
 from jobpipe.pipelines.model.paths import Places
 from tests.control_api.kit import Served, tree

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from jobpipe.config import Config, load
-from jobpipe.control.api_gate import HEADERS, SAFE
-from jobpipe.control.api_models import submission_body
-from jobpipe.control.api_routes import ROUTES
-from jobpipe.control.api_server import RestServer, _hosts
-from jobpipe.control.client import ControlClient, ServerAddress
-from jobpipe.control.rights import Right
+from jobpipe.control.permissions import Right
+from jobpipe.control.rest.auth_middleware import HEADERS, SAFE
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
+from jobpipe.control.rest.rest_models import submission_body
+from jobpipe.control.rest.rest_server import RestServer, _hosts
+from jobpipe.control.rest.routing_table import ROUTES
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.errors import ConfigError, ControlConflict, LinkBroken, NotAuthorized, PipelineError
 from tests.control_api.conftest import PORTS
@@ -290,14 +290,14 @@ def test_what_cannot_be_looked_at_is_refused(served: Served, monkeypatch: pytest
 
 
 def test_the_default_roots_are_homes(tmp_path: Path) -> None:
-    from jobpipe.control.roots import Roots
+    from jobpipe.jobs.allowed_paths import Roots
 
     roots = Roots.of(load(overrides={"home": str(tmp_path / "h")}, environ={}))
     assert set(roots.folders) == {Path(os.path.realpath(Path.home())), tmp_path / "h"}
 
 
 def test_the_remedy_has_the_line_the_file_and_the_command(tmp_path: Path) -> None:
-    from jobpipe.control.roots import Roots
+    from jobpipe.jobs.allowed_paths import Roots
 
     (tmp_path / "in").mkdir()
     roots = Roots([tmp_path / "in"], tmp_path / "jobpipe.yaml")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from jobpipe.control.schedules.rule import Interval, Rule
+from jobpipe.jobs.schedules.schedule_rule import Interval, Rule
 from jobpipe.pipelines.file.spec import ScheduleSpec
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from jobpipe.control.schedules.decisions import Books, Decision, IntervalState, decide, repeated, skipped
-from jobpipe.control.schedules.rule import Interval, Rule
+from jobpipe.jobs.schedules.schedule_decisions import Books, Decision, IntervalState, decide, repeated, skipped
+from jobpipe.jobs.schedules.schedule_rule import Interval, Rule
 
 OPEN = (IntervalState.WAITING, IntervalState.RUNNING, IntervalState.FAILED)
 SECOND = timedelta(seconds=1)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.schedules.decisions import (
+from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.jobs.schedules.schedule_decisions import (
     Backfill,
     Books,
     Decision,
@@ -17,8 +18,7 @@ from jobpipe.control.schedules.decisions import (
     skipped,
     state_of,
 )
-from jobpipe.control.schedules.rule import Interval, Rule
-from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.jobs.schedules.schedule_rule import Interval, Rule
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control_schedules.rules import at, rule, span
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.firing import engine_pool
-from jobpipe.control.firing.engine_pool import EnginePool
-from jobpipe.control.firing.engines import BuiltinEngine
-from jobpipe.control.firing.external_engine import ExternalEngine
+from jobpipe.control.scheduler import engine_pool
+from jobpipe.control.scheduler.builtin_engine import BuiltinEngine
+from jobpipe.control.scheduler.engine_pool import EnginePool
+from jobpipe.control.scheduler.external_engine import ExternalEngine
 from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInError, PlugInKind, Plugins
 from jobpipe.pipelines.plugins.schedule_engine import Schedule
 from tests.control_schedules.rules import at, spec

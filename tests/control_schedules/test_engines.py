@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.control.firing import engines
-from jobpipe.control.firing.engines import BuiltinEngine
+from jobpipe.control.scheduler import builtin_engine
+from jobpipe.control.scheduler.builtin_engine import BuiltinEngine
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.plugins.schedule_engine import Fire, Schedule
 from tests.control_schedules.rules import at, spec
@@ -53,7 +53,7 @@ Start = Callable[[Clock, Fire], BuiltinEngine]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return what starts engines; they end with the test, with all their threads."""
-    monkeypatch.setattr(engines, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(builtin_engine, "LONGEST_WAIT", 0.02)
     before = set(threading.enumerate())
     made: list[BuiltinEngine] = []
 
@@ -92,7 +92,7 @@ def test_it_fires_when_an_interval_is_due(start: Start) -> None:
 
 def test_a_change_wakes_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a schedule of the year to come, and hears of another one, of a change, and of an end."""
-    monkeypatch.setattr(engines, "LONGEST_WAIT", DEADLINE * 10)
+    monkeypatch.setattr(builtin_engine, "LONGEST_WAIT", DEADLINE * 10)
     fired = Fired()
     clock = Clock("2026-11-01 09:29:59")
     engine = start(clock, fired)
@@ -109,7 +109,7 @@ def test_a_change_wakes_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_update_loses_nothing_that_has_become_due(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "LONGEST_WAIT", DEADLINE * 10)
+    monkeypatch.setattr(builtin_engine, "LONGEST_WAIT", DEADLINE * 10)
     fired = Fired()
     clock = Clock("2026-11-01 09:29:59")
     engine = start(clock, fired)
@@ -178,7 +178,7 @@ def test_a_slow_call_delays_no_other_schedule(start: Start) -> None:
 def test_a_call_that_fails_is_made_again(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engines, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(builtin_engine, "RETRY_SECONDS", 0.0)
     fired = Fired()
 
     def fire(id_: str, moment: datetime) -> None:
@@ -202,7 +202,7 @@ def test_a_call_that_fails_is_made_again(
 def test_stop_waits_for_no_hanging_call(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engines, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(builtin_engine, "STOP_SECONDS", 0.2)
     begun, go_on = threading.Event(), threading.Event()
 
     def fire(id_: str, moment: datetime) -> None:
@@ -217,7 +217,7 @@ def test_stop_waits_for_no_hanging_call(
     engine.stop()
     assert "has not ended within" in caplog.text
     go_on.set()
-    monkeypatch.setattr(engines, "STOP_SECONDS", DEADLINE)
+    monkeypatch.setattr(builtin_engine, "STOP_SECONDS", DEADLINE)
     engine.stop()
 
 

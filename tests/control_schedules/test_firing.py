@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import IntervalView
+from jobpipe.control.control_service import IntervalView
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import JobState

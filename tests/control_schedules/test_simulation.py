@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jobpipe.control.schedules.decisions import IntervalState
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from tests.control_schedules.rules import at, clock_changes, rule
 from tests.control_schedules.simulation import Server, Trouble
 

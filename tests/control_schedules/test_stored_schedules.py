@@ -16,19 +16,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobpipe.control.book import JobBook
-from jobpipe.control.changes import PipelineChanges
-from jobpipe.control.firing.scheduler import Scheduler, ScheduleTools
-from jobpipe.control.interface import Submission
-from jobpipe.control.interval_store import OPEN, IntervalRow, IntervalStore
-from jobpipe.control.loaded import LoadedPipelines
-from jobpipe.control.records import RunRow
+from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.control_service import Submission
 from jobpipe.control.revisions.planning import Asked
-from jobpipe.control.schedules.decisions import IntervalState
-from jobpipe.control.schedules.rule import Interval
-from jobpipe.control.store import Store
-from jobpipe.control.tools import Tools
+from jobpipe.control.scheduler.scheduler import Scheduler, ScheduleTools
 from jobpipe.errors import ConfigError, ControlConflict
+from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState
+from jobpipe.jobs.schedules.schedule_rule import Interval
+from jobpipe.jobs.storage.interval_store import OPEN, IntervalRow, IntervalStore
+from jobpipe.jobs.storage.job_rows import RunRow
+from jobpipe.jobs.storage.job_store import Store
+from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.transitions import JobBook
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.control.schedules.moments import CrontabTimes, Times, period_times
 from jobpipe.errors import ConfigError
+from jobpipe.jobs.schedules.cron_times import CrontabTimes, Times, period_times
 from tests.control_schedules.rules import at, clock_changes, rule
 
 MINUTE = timedelta(minutes=1)

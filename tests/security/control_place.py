@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from jobpipe.config import load
-from jobpipe.control.api_listener import HttpLimits
-from jobpipe.control.api_server import RestServer
-from jobpipe.control.client import ControlClient, ServerAddress
+from jobpipe.control.rest.http_listener import HttpLimits
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
+from jobpipe.control.rest.rest_server import RestServer
 from jobpipe.control.server_files import ServerFiles
 from jobpipe.errors import JobpipeError
 from jobpipe.net.tls.certificates import BOTH, CLIENT, init_ca, issue

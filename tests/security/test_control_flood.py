@@ -21,9 +21,9 @@ import psutil
 import pytest
 import yaml
 
-from jobpipe.control.api_listener import HttpLimits
-from jobpipe.control.client import ControlClient, ServerAddress
-from jobpipe.control.rights import Right
+from jobpipe.control.permissions import Right
+from jobpipe.control.rest.http_listener import HttpLimits
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.errors import JobpipeError
 from jobpipe.net.tls.certificates import BOTH, CLIENT, issue

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.control.interface import Submission
+from jobpipe.control.control_service import Submission
 from jobpipe.errors import JobpipeError, LinkBroken, NotAuthorized
 from jobpipe.net.servers import listener as net_listener
 from jobpipe.net.tls.certificates import BOTH, CLIENT, NODE_LIFE, describe, init_ca, issue, renew

@@ -15,7 +15,7 @@ import yaml
 
 from jobpipe.config import load
 from jobpipe.control.control_server import ControlServer
-from jobpipe.control.interface import Action, JobPlan, JobStatus, Plan, Submission
+from jobpipe.control.control_service import Action, JobPlan, JobStatus, Plan, Submission
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.pipelines.model.job_states import JobState
 from tests.pipelines.running import SMALL

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jobpipe.control.interface import Action, JobPlan, Plan
-from jobpipe.control.loaded import (
+from jobpipe.control.control_service import Action, JobPlan, Plan
+from jobpipe.control.revisions.differences import Difference, differences, keys, lines
+from jobpipe.jobs.definition_cache import (
     begun_checkpoints,
     digest_of,
     former_checkpoints,
@@ -19,9 +20,8 @@ from jobpipe.control.loaded import (
     subscriptions_by_job,
     unfit_checkpoints,
 )
-from jobpipe.control.records import DefinitionRow, JobRow, JobSubscription, RevisionChanges
-from jobpipe.control.revisions.differences import Difference, differences, keys, lines
-from jobpipe.control.schedules.rule import Rule
+from jobpipe.jobs.schedules.schedule_rule import Rule
+from jobpipe.jobs.storage.job_rows import DefinitionRow, JobRow, JobSubscription, RevisionChanges
 from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, part_of
 from jobpipe.pipelines.file.file_paths import local_folder
 from jobpipe.pipelines.file.located_values import plain

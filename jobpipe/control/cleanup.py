@@ -1,0 +1,81 @@
+"""Sees to the subscriptions of jobs that have changed or are gone, and removes orders, as soon as it can be done."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from jobpipe.control.periodic_thread import RepeatedWork
+from jobpipe.errors import JobpipeError, SubscriptionNotFound
+from jobpipe.jobs.storage.job_rows import Chore, JobRow, JobSubscription
+from jobpipe.jobs.storage.job_store import Store
+from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
+from jobpipe_registry.registry_errors import RegistryError
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+AT_ONCE = 100  # read from the store
+
+
+class Dropper(Protocol):
+    """What is asked here of :class:`jobpipe.admin.Admin`."""
+
+    def drop(self, topic: str, name: str) -> object: ...
+
+    def require(self, topic: str, name: str, *, required: bool = True) -> object: ...
+
+
+class Chores(RepeatedWork):
+    """A thread that tries all of them now and then; :meth:`close` ends it. They are kept until they are done."""
+
+    def __init__(self, store: Store, jobs: PatientJobs, admin: Dropper) -> None:
+        super().__init__("chores", RETRY_SECONDS)
+        self._store = store
+        self._jobs = jobs
+        self._admin = admin
+
+    def work(self) -> None:
+        """Try them."""
+        self.do_all(lambda: self.closed)
+
+    def do_all(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Try each once."""
+        after = 0
+        while chores := self._store.chores(after, AT_ONCE):
+            for chore in chores:
+                if ended():
+                    return
+                try:
+                    if self._store.has_chore(chore):  # not of a job that is there again
+                        self._do(chore)
+                        self._store.remove_chores(chore.id)
+                except (JobpipeError, RegistryError) as error:
+                    log.info("%s.%s: still to be done: %s", chore.pipeline, chore.job, error)
+            after = chores[-1].id
+
+    def _do(self, chore: Chore) -> None:
+        if chore.subscription is not None:
+            self._see_to(chore.subscription, self._store.job(chore.pipeline, chore.job))
+            return
+        found = self._jobs.state(chore.pipeline, chore.job)
+        if found.order is not None:
+            self._jobs.remove_order(chore.pipeline, chore.job, found.version)
+
+    def _see_to(self, subscription: JobSubscription, job: JobRow | None) -> None:
+        """Let a subscription be as its job needs it now.
+
+        A subscription is made optional before it is dropped: otherwise it is made again, and blocks its publisher.
+        """
+        topic, name = subscription.topic, subscription.name
+        if job is not None and job.present and subscription in job.subscriptions:
+            self._admin.require(topic, name)
+            return
+        self._admin.require(topic, name, required=False)
+        if job is not None and job.present and job.scheduled and topic in job.reads:
+            return  # its runs read by that name
+        with contextlib.suppress(SubscriptionNotFound):
+            self._admin.drop(topic, name)
+            log.info("subscription %s of topic %s is dropped", name, topic)

@@ -1,0 +1,62 @@
+"""The control server as a program: in the foreground until SIGTERM or SIGINT; jobs run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from jobpipe.config import Config
+from jobpipe.control.control_service import Control
+from jobpipe.control.job_alerts import Alerts
+from jobpipe.control.process.job_environment import keep_for_children
+from jobpipe.control.rest.rest_server import RestServer
+from jobpipe.control.server_files import ServerFiles
+from jobpipe.errors import JobpipeError
+from jobpipe.signal_handlers import stop_event
+
+MakeCore = Callable[[Config, Path | None], AbstractContextManager[Control]]
+
+
+def _core(config: Config, config_file: Path | None) -> AbstractContextManager[Control]:
+    """Return the core; it is loaded here alone, so that clients and tests do without."""
+    from jobpipe.control.control_server import ControlServer
+
+    return ControlServer(config, config_file=config_file)
+
+
+def serve(
+    config: Config, config_file: Path | None, tell: Callable[[RestServer], None], *, make_core: MakeCore = _core
+) -> None:
+    """Run the server until a signal; in the main thread. What jobs must not get leaves this process's environment.
+
+    Args:
+        config_file: what the configuration was read from, for the jobs; None: it is found as always.
+        tell: is called once it serves.
+
+    Raises:
+        ControlConflict: a server of this home runs.
+        ConfigError: certificates, access list or files cannot be used.
+        AddressError: no port is free.
+        RegistryUnavailable: the registry does not answer.
+        JobpipeError: REST has failed; without it the server cannot be asked for anything.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(ServerFiles.of(config.home).locked())
+        stopped = stack.enter_context(stop_event())
+        secrets = keep_for_children(os.environ, config)
+        control = stack.enter_context(make_core(config, config_file))
+        alerts = Alerts(control, config, environ=secrets)
+        alerts.start()
+        stack.callback(alerts.close)
+        rest = RestServer(control, config, config_file=config_file, failed=stopped.set)
+        stack.callback(rest.close)
+        rest.start()
+        tell(rest)
+        stopped.wait()
+        if rest.failure is not None:
+            raise JobpipeError(
+                f"the REST interface has failed, so the control server ends ({rest.failure}). Jobs keep running; "
+                "start it again"
+            ) from rest.failure

@@ -1,0 +1,148 @@
+"""What stands before every request: who asks, from where, and what every reply says to browsers."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+
+from jobpipe.control.permissions import Caller, Right
+from jobpipe.control.rest.problem_json import PROBLEM, problem_of
+from jobpipe.errors import JobpipeError, LinkClosed, NotAuthorized
+from jobpipe.net.servers.accepted_connection import AcceptedPeer
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CALLER = "caller"  # in the state of a request: the jobpipe.control.permissions.Caller
+PEER = "peer"  # the jobpipe.net.servers.accepted_connection.AcceptedPeer that asks, which the listener put there
+LET_IN = "let_in"  # called, without arguments, for a request that has a right
+REFUSED = "refused"  # why the listener refuses it, if it does
+PUBLIC = frozenset({"/health"})
+SAFE = frozenset({"GET", "HEAD"})
+CLOSE = {"connection": "close", "retry-after": "1"}
+HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Identities(Protocol):
+    """How it is known who makes a request."""
+
+    def caller(self, headers: Headers, peer_names: Collection[str]) -> Caller | None:
+        """Return who asks, with the right; None for a stranger."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Identity on loopback: one token for each right, in the header Authorization, which no browser sends by itself."""
+
+    tokens: Mapping[Right, str]
+
+    def caller(self, headers: Headers, peer_names: Collection[str]) -> Caller | None:
+        """Return who has a bearer token: one for each right, which do not tell people apart."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given, found = token.strip().encode(), None
+        for right, known in self.tokens.items():
+            if hmac.compare_digest(given, known.encode()):
+                found = right
+        return Caller(found, "token") if scheme.lower() == "bearer" and found is not None else None
+
+
+class Gate:
+    """Lets requests through to ``app`` that name one of ``hosts``, come from no page of another site, and have a right.
+
+    Args:
+        hosts: what the header Host may be, exactly, lower-case: a page of another name that resolves to this address
+            (DNS rebinding) does not get through.
+        scheme: ``http`` or ``https``.
+    """
+
+    def __init__(self, app: App, identities: Identities, *, hosts: Collection[str], scheme: str) -> None:
+        self._app = app
+        self._identities = identities
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(f"{scheme}://{host}" for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let it through."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        response = self._refused(scope)
+        await (self._app if response is None else response)(scope, receive, guarded)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        if (error := scope["state"].get(REFUSED)) is not None:
+            return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, CLOSE)
+        peer: AcceptedPeer = scope["state"][PEER]
+        if peer.is_due:
+            return _answer(connection_ends(peer), 503, CLOSE)
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return _refusal(421, "the request names another host than this server; use the address that it printed")
+        safe = scope["method"] in SAFE
+        if not safe and (why := self._foreign(headers)) is not None:
+            log.warning("a request that %s was refused", why)
+            return _refusal(403, f"the request {why}; changes are taken from programs")
+        if scope["path"] in PUBLIC and safe:
+            return None
+        caller = self._identities.caller(headers, peer.names)
+        if caller is None:
+            return _refusal(
+                401,
+                "the control server does not know who asks; give its token, or a certificate that the server's "
+                "jobpipe.server.access names",
+            )
+        scope["state"][CALLER] = caller
+        scope["state"][LET_IN]()
+        return None
+
+    def _foreign(self, headers: Headers) -> str | None:
+        """Return how a request shows that another site's page made it, as a phrase."""
+        origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+        if any(origin.lower() not in self._origins for origin in origins):
+            return "comes from another origin"
+        if any(site.lower() not in ("same-origin", "none") for site in sites):
+            return "comes from another site"
+        return None
+
+
+def connection_ends(peer: AcceptedPeer) -> LinkClosed:
+    """Return the error for a request on a connection that has to end."""
+    return LinkClosed(
+        "the control server ends this connection, since certificates have changed or it is old; connect again",
+        peer=peer.address,
+    )
+
+
+def _refusal(status: int, what: str) -> Response:
+    return _answer(NotAuthorized(what), status, {"www-authenticate": 'Bearer realm="jobpipe"'} if status == 401 else {})
+
+
+def _answer(error: JobpipeError, status: int, headers: Mapping[str, str]) -> Response:
+    return Response(problem_of(error, status).model_dump_json(), status, headers, media_type=PROBLEM)

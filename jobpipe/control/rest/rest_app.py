@@ -1,0 +1,241 @@
+"""REST: requests are checked by the table of routes, answered by threads; errors become problem documents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+
+from jobpipe.control.control_service import Control
+from jobpipe.control.permissions import Caller, Right
+from jobpipe.control.rest.auth_middleware import CALLER, PEER, Receive, Scope, Send, connection_ends
+from jobpipe.control.rest.openapi import openapi
+from jobpipe.control.rest.problem_json import PROBLEM, problem_of
+from jobpipe.control.rest.rest_handlers import OPENAPI, Answers, Call
+from jobpipe.control.rest.routing_table import EVENTS, ROUTES, Query, QueryKind, Route
+from jobpipe.control.rest.server_sent_events import Streams
+from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, shown
+from jobpipe.jobs.allowed_paths import Roots
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BODY_BYTES = 4 << 20  # a file of 1 MiB, as JSON
+THREADS = 8
+WAITING = 64  # requests that have, or wait for, a thread
+
+
+class _HttpError(Exception):
+    """An error that HTTP has a status of its own for."""
+
+    def __init__(self, status: int, error: JobpipeError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+
+
+class Api:
+    """The application over one core, and its threads, which :meth:`close` ends."""
+
+    def __init__(self, control: Control, roots: Roots, *, streams: int | None = None) -> None:
+        self._answers = Answers(control, roots)
+        self._streams = Streams(control) if streams is None else Streams(control, streams)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rest")
+        self._waiting = 0
+        self._document = _document()
+        self.app = Starlette(
+            routes=[self._route(route) for route in ROUTES],
+            exception_handlers={HTTPException: _http_problem},
+        )
+
+    def end_streams(self) -> None:
+        """Let streams of events end, in a second or so; others are refused."""
+        self._streams.end()
+
+    def close(self) -> None:
+        """End the threads; requests that have one are done first."""
+        self._streams.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _route(self, route: Route) -> StarletteRoute:
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await self._answer(route, request)
+            except _HttpError as error:
+                return _problem(error.error, error.status)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a document
+                return _problem(error, None)
+
+        return StarletteRoute(route.path, endpoint, methods=[route.method])
+
+    async def _answer(self, route: Route, request: Request) -> Response:
+        caller: Caller = getattr(request.state, CALLER, Caller(Right.VIEW))
+        if route.right is not None and not caller.right.includes(route.right):
+            raise NotAuthorized(
+                f"this needs the right {route.right}, and the caller only has {caller.right}; use a token, or a "
+                f"certificate, that may {route.right}",
+                right=route.right.value,
+            )
+        query = _query(route, request)
+        body = await _body(route, request)
+        if (peer := getattr(request.state, PEER)).is_due:  # it may have taken its time
+            raise _HttpError(503, connection_ends(peer))
+        if route.path == OPENAPI:
+            return Response(self._document, media_type="application/json")
+        if route is EVENTS:
+            return self._events(_last_event(request, int(query["after"] or 0)))
+        if (answer := route.answer) is None:
+            raise RuntimeError(f"{route.path} has no answer")
+        call = Call(path=request.path_params, query=query, body=body, caller=caller)
+        found = await self._in_thread(lambda: _encoded(route, answer(self._answers, call)))
+        return Response(found, route.status, media_type="application/json" if route.reply is not None else None)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._waiting >= WAITING:
+            raise WaitTimeout(f"{WAITING} requests are waiting for the server already; try again in a moment")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+    def _events(self, after: int) -> Response:
+        if not self._streams.take():
+            raise WaitTimeout("too many clients follow the server's events; stop one, or try again later")
+        return _EventsResponse(self._streams, after)
+
+
+@cache
+def _document() -> str:
+    return json.dumps(openapi(ROUTES))
+
+
+class _EventsResponse(Response):
+    def __init__(self, streams: Streams, after: int) -> None:
+        super().__init__()
+        self._streams_of_server = streams
+        self._after = after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._streams_of_server.send(self._after, scope, receive, send)
+
+
+def _encoded(route: Route, found: Any) -> bytes:
+    return b"" if route.reply is None else TypeAdapter(route.reply).dump_json(found)
+
+
+def _problem(error: BaseException, status: int | None) -> Response:
+    document = problem_of(error, status)
+    headers = {"connection": "close"} if document.status == 413 else {}
+    if document.status == 503:
+        headers["retry-after"] = "1"
+    return Response(document.model_dump_json(), document.status, headers, media_type=PROBLEM)
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = f"{request.method} {shown(request.url.path)}"
+    remedy = f"GET {OPENAPI} lists all addresses"
+    said = f"{what}: there is no such address" if status == 404 else f"{what} is not possible"
+    response = _problem(JobpipeError(f"{said}; {remedy}"), status)
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response
+
+
+def _last_event(request: Request, after: int) -> int:
+    given = request.headers.get("last-event-id", "")
+    if not given:
+        return after
+    if not (given.isascii() and given.isdecimal() and len(given) < 19):
+        raise ConfigError(f"Last-Event-ID: {shown(given)} is not the number of an event", key="Last-Event-ID")
+    return int(given)
+
+
+def _query(route: Route, request: Request) -> dict[str, str | int | bool | None]:
+    known = {query.name: query for query in route.query}
+    found: dict[str, str | int | bool | None] = {query.name: query.default for query in route.query}
+    try:
+        given = parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=20, errors="strict")
+    except ValueError as error:
+        raise ConfigError(f"the query cannot be read: {error}", key="query") from error
+    for name, value in given:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise ConfigError(f"{shown(name)} is not a parameter of {route.path}; there are: {listed}", key=name[:100])
+        found[name] = _query_value(known[name], value)
+    return found
+
+
+def _query_value(query: Query, value: str) -> str | int | bool:
+    expected = ""
+    if query.kind is QueryKind.FLAG:
+        if value.lower() in ("", "true", "false"):
+            return value.lower() != "false"
+        expected = "true or false"
+    elif query.kind is QueryKind.WHOLE:
+        if value.isascii() and value.isdecimal() and len(value) < 20 and query.least <= int(value) <= query.most:
+            return int(value)
+        expected = f"a whole number from {query.least} to {query.most}"
+    elif query.choices:
+        if value in query.choices:
+            return value
+        expected = " or ".join(query.choices)
+    elif value and len(value) <= 200 and value.isprintable():
+        return value
+    else:
+        expected = "a name"
+    raise ConfigError(f"{query.name}: {shown(value)} is not possible; expected {expected}", key=query.name)
+
+
+async def _body(route: Route, request: Request) -> BaseModel | None:
+    content = bytearray()
+    try:
+        async for part in request.stream():
+            content += part
+            if len(content) > BODY_BYTES:
+                raise _HttpError(413, ConfigError(f"the body is larger than {BODY_BYTES} bytes", key="body"))
+    except ClientDisconnect as error:
+        raise ConfigError("the request ended early", key="body") from error
+    if not content:
+        if route.body is None:
+            return None
+        raise ConfigError("the JSON body is missing", key="body")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise _HttpError(
+            415, ConfigError(f"content type {shown(kind)} is not accepted; send application/json", key="content-type")
+        )
+    if route.body is None:
+        raise ConfigError(f"{route.path} takes no body", key="body")
+    return _parsed(route.body, bytes(content))
+
+
+def _parsed(model: type[BaseModel], content: bytes) -> BaseModel:
+    try:
+        return model.model_validate(json.loads(content, parse_constant=_refuse_constant))
+    except ValidationError as error:
+        problems = [
+            {"key": ".".join(map(str, each["loc"])), "what": each["msg"]}
+            for each in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        lines = "".join(f"\n  {each['key']}: {each['what']}" for each in problems)
+        raise ConfigError(f"the body is wrong:{lines}", problems=problems) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the body is not JSON ({type(error).__name__}: {str(error)[:200]})", key="body") from None
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")

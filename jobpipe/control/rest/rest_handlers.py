@@ -1,0 +1,398 @@
+"""What REST answers: a method for each route, from a checked request to a view. They block; threads call them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+import jobpipe
+from jobpipe.config.keys.key_names import by_loose_name
+from jobpipe.control.control_service import (
+    BackfillView,
+    Control,
+    IntervalView,
+    JobStatus,
+    PipelineStatus,
+    Plan,
+    RevisionView,
+    RunView,
+    ScheduleView,
+    SkippedView,
+    Submission,
+    Submitted,
+)
+from jobpipe.control.permissions import Caller
+from jobpipe.control.rest.rest_models import (
+    BackfillBody,
+    BrokenPipeline,
+    Expanded,
+    GraphJob,
+    GraphTopic,
+    GraphView,
+    HealthView,
+    IndexView,
+    LogView,
+    OptionView,
+    PlanBody,
+    RangeBody,
+    RunBody,
+    SubmissionBody,
+    ValidateBody,
+    ValidatedView,
+)
+from jobpipe.control.revisions.submission_checks import require_jobs, require_trusted
+from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
+from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.pipelines.file.error_messages import problems_of
+from jobpipe.pipelines.file.field_types import EXPECTED
+from jobpipe.pipelines.file.located_values import FilePlace, node_of
+from jobpipe.pipelines.file.problems import nearest
+from jobpipe.pipelines.loading.loader import load_tree
+from jobpipe.pipelines.model.graph import Graph, graph_of
+from jobpipe.pipelines.plugins.json_schema import options_schema
+from jobpipe.pipelines.plugins.option_models import CONFIGURATION
+from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
+from jobpipe.pipelines.plugins.schedule_engine import fires_nothing
+
+M = TypeVar("M", bound=BaseModel)
+OPENAPI = "/openapi.json"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request whose form is right.
+
+    Attributes:
+        path: what stands in the route's braces.
+        query: values of the query, of the kinds that the route says; the default where none was given.
+        body: of the route's model.
+        caller: who asks.
+    """
+
+    path: Mapping[str, str]
+    query: Mapping[str, str | int | bool | None]
+    body: BaseModel | None
+    caller: Caller
+
+    def name(self, part: str) -> str:
+        """Return a part of the path."""
+        return self.path[part]
+
+    def text(self, name: str) -> str | None:
+        """Return a text of the query."""
+        value = self.query[name]
+        return None if value is None else str(value)
+
+    def whole(self, name: str) -> int:
+        """Return a number of the query."""
+        return int(self.query[name] or 0)
+
+    def flag(self, name: str) -> bool:
+        """Return a switch of the query."""
+        return bool(self.query[name])
+
+    def of(self, model: type[M]) -> M:
+        """Return the body."""
+        if not isinstance(self.body, model):
+            raise TypeError(f"the route has no body {model.__name__}")
+        return self.body
+
+
+class Answers:
+    """All of them, over one core."""
+
+    def __init__(self, control: Control, roots: Roots) -> None:
+        self._control = control
+        self._roots = roots
+        # By pipeline: its version, when that was submitted, and what it gave. Versions begin again after a deletion.
+        self._graphs: dict[str, tuple[tuple[int, float], Graph | str]] = {}
+        self._lock = threading.Lock()
+
+    def index(self, call: Call) -> IndexView:
+        """Say which server this is, and what the caller may do."""
+        return IndexView(version=jobpipe.__version__, right=call.caller.right, openapi=OPENAPI)
+
+    def health(self, call: Call) -> HealthView:
+        """Say that the server answers. Needs no right."""
+        return HealthView(ok=True)
+
+    def pipelines(self, call: Call) -> list[str] | dict[str, Expanded]:
+        """List pipelines: their names, or with expand=status how each stands."""
+        found = self._control.pipelines()
+        if call.text("expand") == "status":
+            return {each.name: Expanded(status=each) for each in found}
+        return [each.name for each in found]
+
+    def submit(self, call: Call) -> Submitted:
+        """Take a pipeline, or a changed one, and start its jobs that changed; returns once it is stored."""
+        return self._submit(call, None)
+
+    def plan(self, call: Call) -> Plan:
+        """Say what POST /pipelines with this body would do with each job, and why; change nothing."""
+        body = call.of(PlanBody)
+        return self._control.plan(self._submission(body, None), new_checkpoint=body.new_checkpoint)
+
+    def config(self, call: Call) -> Submission:
+        """Show what was last submitted of a pipeline."""
+        return self._control.submission(call.name("pipeline"))
+
+    def put_config(self, call: Call) -> Submitted:
+        """As POST /pipelines, of a pipeline of that name."""
+        return self._submit(call, call.name("pipeline"))
+
+    def revisions(self, call: Call) -> tuple[RevisionView, ...]:
+        """List the versions of a pipeline's file that are kept, the newest first, with what each changed."""
+        return self._control.revisions(call.name("pipeline"))
+
+    def revision(self, call: Call) -> Submission:
+        """Show one version of a pipeline's file."""
+        given = call.name("version")
+        if not (given.isascii() and given.isdecimal() and len(given) < 10):
+            raise ConfigError(f"{shown(given)} is not the number of a version", key="version")
+        return self._control.revision(call.name("pipeline"), int(given))
+
+    def _submit(self, call: Call, name: str | None) -> Submitted:
+        body = call.of(SubmissionBody)
+        submission = self._submission(body, name)
+        return self._control.submit(
+            submission,
+            new_checkpoint=body.new_checkpoint,
+            base=body.base_version,
+            born=body.base_born,
+            by=call.caller.name,
+        )
+
+    def _submission(self, body: PlanBody, name: str | None) -> Submission:
+        """Return the file of a body, after a look at where it lies."""
+        folder = self._roots.folder(body.folder)
+        pipeline = load_tree(body.tree, file=body.file, folder=folder)
+        if name is not None and pipeline.name != name:
+            raise ConfigError(
+                f"pipeline.name is {pipeline.name!r}, and the address names {name!r}; change one of them",
+                key="pipeline.name",
+            )
+        require_trusted(pipeline, self._roots)
+        require_jobs(pipeline, body.new_checkpoint)
+        return Submission(file=body.file, folder=folder, tree=body.tree)
+
+    def status(self, call: Call) -> PipelineStatus:
+        """Say how a pipeline stands."""
+        return self._control.pipeline(call.name("pipeline"))
+
+    def job_status(self, call: Call) -> JobStatus:
+        """Say how a job stands."""
+        return _job(self._control.pipeline(call.name("pipeline")), call.name("job"))
+
+    def stop(self, call: Call) -> PipelineStatus:
+        """Let a job, or all of a pipeline, end at a micro-batch boundary; idempotent."""
+        return self._control.stop(call.name("pipeline"), call.path.get("job"))
+
+    def resume(self, call: Call) -> PipelineStatus:
+        """Start what was stopped, or has ended; idempotent."""
+        return self._control.resume(call.name("pipeline"), call.path.get("job"))
+
+    def restart(self, call: Call) -> PipelineStatus:
+        """Stop and start again, as new runs; with force also jobs that are LOST."""
+        return self._control.restart(call.name("pipeline"), call.path.get("job"), force=call.flag("force"))
+
+    def delete(self, call: Call) -> None:
+        """Forget a pipeline whose jobs have ended, and drop its subscriptions unless they are to be kept."""
+        self._control.delete(call.name("pipeline"), keep_subscriptions=call.flag("keep-subscriptions"))
+
+    def log(self, call: Call) -> LogView:
+        """Show the end of a job's log."""
+        lines = self._control.log(call.name("pipeline"), call.name("job"), lines=call.whole("lines"))
+        return LogView(lines=lines)
+
+    def runs(self, call: Call) -> tuple[RunView, ...]:
+        """List runs, the newest first; without a pipeline those of all."""
+        pipeline, job = call.text("pipeline"), call.text("job")
+        if job is not None and pipeline is None:
+            raise ConfigError("job needs pipeline: names of jobs are unique only within a pipeline", key="job")
+        return self._control.runs(pipeline, job, limit=call.whole("limit"))
+
+    def run(self, call: Call) -> RunView:
+        """Show a run with its attempts."""
+        return self._control.run(call.name("run"))
+
+    def start_run(self, call: Call) -> RunView:
+        """Let a BATCH job run over a range; the same request again is that run, made again if it has failed."""
+        body = call.of(RunBody)
+        return self._control.start_run(call.name("pipeline"), call.name("job"), str(body.lower), str(body.upper))
+
+    def run_over(self, call: Call) -> RunView:
+        """Show the newest run of a job over a range: what `POST` began, for schedulers that keep no id of it."""
+        lower, upper = call.text("lowerBoundary"), call.text("upperBoundary")
+        if lower is None or upper is None:
+            raise ConfigError("lowerBoundary and upperBoundary are needed; GET /runs lists all runs", key="query")
+        return self._control.run_over(call.name("pipeline"), call.name("job"), lower, upper)
+
+    def cancel(self, call: Call) -> RunView:
+        """Stop a run; idempotent."""
+        return self._control.cancel(call.name("run"))
+
+    def schedules(self, call: Call) -> tuple[ScheduleView, ...]:
+        """List schedules, of one pipeline or of all."""
+        return self._control.schedules(call.text("pipeline"))
+
+    def schedule(self, call: Call) -> ScheduleView:
+        """Show the schedule of a job."""
+        return self._control.schedule(call.name("pipeline"), call.name("job"))
+
+    def intervals(self, call: Call) -> tuple[IntervalView, ...]:
+        """List the intervals of a job's schedule, the newest first."""
+        return self._control.intervals(call.name("pipeline"), call.name("job"), limit=call.whole("limit"))
+
+    def pause(self, call: Call) -> ScheduleView:
+        """Make no more runs of a schedule; idempotent."""
+        return self._control.pause(call.name("pipeline"), call.name("job"))
+
+    def unpause(self, call: Call) -> ScheduleView:
+        """Make runs of a schedule again; what was missed follows its catchup. Idempotent."""
+        return self._control.pause(call.name("pipeline"), call.name("job"), paused=False)
+
+    def trigger(self, call: Call) -> ScheduleView:
+        """Let the runs of all intervals begin that are due now; for schedulers of your own. Idempotent."""
+        return self._control.trigger(call.name("pipeline"), call.name("job"))
+
+    def backfill(self, call: Call) -> BackfillView:
+        """Let all whole intervals of a range run that have not succeeded."""
+        body = call.of(BackfillBody)
+        return self._control.backfill(call.name("pipeline"), call.name("job"), body.lower, body.upper, force=body.force)
+
+    def skip_range(self, call: Call) -> SkippedView:
+        """Abandon all whole intervals of a range that wait, or whose runs have failed."""
+        body = call.of(RangeBody)
+        return self._control.skip_range(call.name("pipeline"), call.name("job"), body.lower, body.upper)
+
+    def skip(self, call: Call) -> IntervalView:
+        """Abandon the interval of a run that has failed."""
+        return self._control.skip(call.name("run"))
+
+    def retry(self, call: Call) -> IntervalView:
+        """Let the interval of a run be run again; with force also one that has succeeded."""
+        return self._control.retry(call.name("run"), force=call.flag("force"))
+
+    def graph(self, call: Call) -> GraphView:
+        """Show which job of which pipeline publishes and reads which topic."""
+        graphs = {each.name: self._graph(each) for each in self._control.pipelines()}
+        with self._lock:
+            self._graphs = {name: kept for name, kept in self._graphs.items() if name in graphs}
+        publishers: dict[str, list[str]] = {}
+        readers: dict[str, list[str]] = {}
+        jobs: list[GraphJob] = []
+        for name, graph in graphs.items():
+            if isinstance(graph, str):
+                continue
+            jobs += [GraphJob(pipeline=name, **asdict(job)) for job in graph.jobs]
+            for topic in graph.topics:
+                publishers.setdefault(topic.name, []).extend(f"{name}/{job}" for job in topic.publishers)
+                readers.setdefault(topic.name, []).extend(f"{name}/{job}" for job in topic.readers)
+        topics = [
+            GraphTopic(name=topic, publishers=tuple(publishers[topic]), readers=tuple(readers[topic]))
+            for topic in sorted(publishers)
+        ]
+        broken = tuple(BrokenPipeline(name=n, error=graph) for n, graph in graphs.items() if isinstance(graph, str))
+        return GraphView(pipelines=tuple(graphs), jobs=tuple(jobs), topics=tuple(topics), broken=broken)
+
+    def _graph(self, status: PipelineStatus) -> Graph | str:
+        """Return a pipeline's graph, or why there is none; made once for each version of its file."""
+        with self._lock:
+            known = self._graphs.get(status.name)
+        version = (status.version, status.submitted)
+        if known is not None and known[0] == version:
+            return known[1]
+        found: Graph | str
+        try:
+            submission = self._control.submission(status.name)
+            found = graph_of(load_tree(submission.tree, file=submission.file, folder=submission.folder))
+        except PipelineNotFound:
+            return "it was deleted a moment ago"
+        except JobpipeError as error:
+            found = error.message
+        with self._lock:
+            self._graphs[status.name] = (version, found)
+        return found
+
+    def validate(self, call: Call) -> ValidatedView:
+        """Check the options of a source, transform, sink or launcher: every error, and what each may be."""
+        body, type_ = call.of(ValidateBody), call.name("type")
+        plugins = Plugins()
+        kind = body.kind or _only_kind(plugins, type_)
+        plugin = plugins.find(kind, type_)
+        tree = node_of(body.config, FilePlace(type_))
+        by_option: dict[str, list[str]] = {}
+        rest: list[str] = []
+        warnings: list[str] = []
+        schema = options_schema(plugin.Options)
+        properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+        try:
+            options = plugin.parse(dict(body.config), self._roots.folders[0])
+            made = plugin(options, fires_nothing) if kind is PlugInKind.ENGINE else plugin(options)
+            for complaint in made.check(body.mode):
+                said = f"{complaint.what}; {complaint.remedy}"
+                if complaint.severity == "warning":
+                    warnings.append(f"{complaint.key}: {said}" if complaint.key else said)
+                else:
+                    (by_option.setdefault(complaint.key, []) if complaint.key in properties else rest).append(said)
+        except ValidationError as error:
+            for problem in problems_of(error, plugin.Options, tree):
+                said = f"{problem.what}; {problem.remedy}" if problem.remedy else problem.what
+                option = next((name for name in _starts(problem.key) if name in properties), None)
+                if option is None:
+                    rest.append(f"{problem.key}: {said}")
+                else:
+                    by_option.setdefault(option, []).append(said)
+        required = schema.get("required", ())
+        configs = tuple(_option(name, about, name in required, by_option) for name, about in properties.items())
+        count = sum(map(len, by_option.values())) + len(rest)
+        return ValidatedView(
+            type=type_, kind=kind, error_count=count, configs=configs, errors=tuple(rest), warnings=tuple(warnings)
+        )
+
+
+def _job(status: PipelineStatus, name: str) -> JobStatus:
+    for job in status.jobs:
+        if job.name == name:
+            return job
+    names = [job.name for job in status.jobs]
+    raise PipelineNotFound(f"pipeline {status.name} has no job {shown(name)}; {nearest(name, names)}", job=name[:100])
+
+
+def _only_kind(plugins: Plugins, type_: str) -> PlugInKind:
+    kinds = list(dict.fromkeys(each.kind for each in plugins.all() if each.type == type_))
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
+        listed = " and a ".join(kinds)
+        raise PipelineError(f"{shown(type_)} is a {listed}; use kind to choose one", problems=[])
+    names = sorted({each.type for each in plugins.all()})
+    raise PipelineNotFound(f"there is no plug-in of type {shown(type_)}; {nearest(type_, names)}", type=type_[:100])
+
+
+def _starts(key: str) -> list[str]:
+    """Return the key, and all that it may be inside: ``options.x[0]``, ``options.x``, ``options``."""
+    return [key, *(key[:place] for place in range(len(key) - 1, 0, -1) if key[place] in ".[")]
+
+
+def _recommended(name: str, about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is worth offering for a key of the configuration among the options."""
+    key = by_loose_name(name) if about.get(CONFIGURATION) else None
+    return () if key is None else key.recommended
+
+
+def _option(name: str, about: Mapping[str, Any], required: bool, errors: Mapping[str, list[str]]) -> OptionView:
+    parts = (about, *about.get("anyOf", ()))
+    return OptionView(
+        name=name,
+        required=required,
+        documentation=str(about.get("description", "")),
+        expected=next((str(part[EXPECTED]) for part in parts if EXPECTED in part), ""),
+        default=about.get("default"),
+        recommended=_recommended(name, about) or tuple(str(value) for part in parts for value in part.get("enum", ())),
+        errors=tuple(errors.get(name, ())),
+    )

@@ -1,0 +1,131 @@
+"""The REST interface of one core: identities by the address it listens on, the gate, the listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jobpipe.config import Config
+from jobpipe.control.control_service import Control
+from jobpipe.control.permissions import Right
+from jobpipe.control.rest.auth_middleware import Gate, Identities, Tokens
+from jobpipe.control.rest.client_identities import AccessFile, Certificates, read_access_file
+from jobpipe.control.rest.http_listener import HttpLimits, HttpListener
+from jobpipe.control.rest.rest_app import Api
+from jobpipe.control.server_files import ServerFiles, ServerState
+from jobpipe.discovery.configured_tls import credentials
+from jobpipe.errors import ConfigError
+from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
+from jobpipe.net.tls.certificates import describe
+from jobpipe.net.tls.tls_context import Credentials
+from jobpipe.net.tls.trusted_files import TrustedFiles
+
+
+class RestServer:
+    """Serves REST from :meth:`start` to :meth:`close`; the lock of the home's server is held by the caller.
+
+    On loopback it takes tokens, without encryption. Elsewhere TLS and certificates, and no tokens.
+
+    Args:
+        config_file: that the configuration was read from, for messages; None: there is none.
+        failed: called if it ends by itself, from a thread; :attr:`failure` says why.
+
+    Attributes:
+        state: what ``server.json`` says.
+
+    Raises:
+        ConfigError: beyond loopback without certificates, or these or the access list cannot be used.
+        AddressError: no port is free.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        config: Config,
+        *,
+        limits: HttpLimits | None = None,
+        streams: int | None = None,
+        config_file: Path | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        host = config.server_host
+        files = None if is_loopback(host) else _certificates(config)
+        self._files = ServerFiles.of(config.home)
+        self._files.make()
+        sock = bind_in_range(host, config.server_port, key="jobpipe.server.port")
+        try:
+            port: int = sock.getsockname()[1]
+            names = _names(host) if files is None else _served_names(files)
+            scheme = "http" if files is None else "https"
+            trusted = None if files is None else _trusted(config, files)
+            identities: Identities
+            if trusted is None:
+                identities = Tokens(self._files.tokens())
+                token = self._files.token(Right.OPERATE)
+            else:
+                identities, token = Certificates(trusted), None
+            self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
+            self._api = Api(control, Roots.of(config, config_file), streams=streams)
+            gate = Gate(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
+            max_age = config.ssl_max_connection_age
+            self._listener = HttpListener(gate, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
+        except BaseException:
+            sock.close()
+            raise
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why it has ended by itself; None if it has not."""
+        return self._listener.failure
+
+    def start(self) -> None:
+        """Serve, and say where."""
+        self._listener.start()
+        self._files.announce(self.state)
+
+    def close(self) -> None:
+        """End; answers that are on their way are sent."""
+        self._api.end_streams()
+        self._listener.close()
+        self._api.close()
+
+
+def _certificates(config: Config) -> Credentials:
+    if not config.tls:
+        raise ConfigError(
+            f"jobpipe.server.host is {config.server_host}, and encryption is switched off by jobpipe.ssl.enabled or "
+            "security.ssl.enabled: beyond loopback the control server accepts only TLS; switch it on, or listen on "
+            "127.0.0.1",
+            key="jobpipe.server.host",
+        )
+    if (files := credentials(config)) is None:
+        raise ConfigError("beyond loopback the control server needs ssl.ca, ssl.cert and ssl.key", key="jobpipe.ssl.ca")
+    return files
+
+
+def _hosts(names: Iterable[str], port: int, scheme: str) -> set[str]:
+    """Return what Host may be; clients leave the port out if it is the scheme's own."""
+    found = {str(Endpoint(name, port)).lower() for name in names}
+    if port == (443 if scheme == "https" else 80):
+        found |= {host.removesuffix(f":{port}") for host in found}
+    return found
+
+
+def _names(host: str) -> list[str]:
+    return list(dict.fromkeys((host, "127.0.0.1", "localhost", "::1")))
+
+
+def _served_names(files: Credentials) -> list[str]:
+    names = [name for name in describe(files.cert).names if "*" not in name and not name.endswith(".jobpipe")]
+    if not names:
+        raise ConfigError(
+            f"{files.cert}: the certificate carries no host name, so clients would refuse the control "
+            "server; make one with `jobpipe certs issue NAME --host HOST`",
+            file=str(files.cert),
+        )
+    return names
+
+
+def _trusted(config: Config, files: Credentials) -> TrustedFiles[AccessFile]:
+    return TrustedFiles(files, config.server_access, read_access_file, AccessFile(), renew=lambda: credentials(config))

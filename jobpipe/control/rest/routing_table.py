@@ -1,0 +1,255 @@
+"""The table of routes: routing, the check of requests, and the OpenAPI document are all made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel
+
+from jobpipe.control.control_service import (
+    BackfillView,
+    IntervalView,
+    JobStatus,
+    PipelineStatus,
+    Plan,
+    RevisionView,
+    RunView,
+    ScheduleView,
+    SkippedView,
+    Submission,
+    Submitted,
+)
+from jobpipe.control.permissions import Right
+from jobpipe.control.rest.rest_handlers import OPENAPI, Answers, Call
+from jobpipe.control.rest.rest_models import (
+    BackfillBody,
+    Expanded,
+    GraphView,
+    HealthView,
+    IndexView,
+    LogView,
+    PlanBody,
+    RangeBody,
+    RunBody,
+    SubmissionBody,
+    ValidateBody,
+    ValidatedView,
+)
+
+Answer = Callable[[Answers, Call], Any]
+
+
+class QueryKind(StrEnum):
+    """What a value of the query is."""
+
+    TEXT = "string"
+    WHOLE = "integer"
+    FLAG = "boolean"  # alone, as in ?force, it is true
+
+
+@dataclass(frozen=True)
+class Query:
+    """A parameter of the query; numbers have bounds, texts may have choices."""
+
+    name: str
+    kind: QueryKind
+    about: str
+    default: str | int | bool | None = None
+    least: int = 0
+    most: int = 0
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Route:
+    """One thing that can be asked.
+
+    Attributes:
+        path: with its variable parts in braces.
+        answer: a method of :class:`Answers`; its docstring is what the document says. None: answered by the
+            application itself.
+        reply: the type of the reply; None: there is no content.
+        right: what it needs; None: nothing.
+    """
+
+    method: str
+    path: str
+    name: str
+    answer: Answer | None
+    reply: Any
+    status: int = 200
+    right: Right | None = Right.VIEW
+    body: type[BaseModel] | None = None
+    query: tuple[Query, ...] = ()
+    about: str = ""
+    media: str = "application/json"
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return self.about or (self.answer.__doc__ or "").strip()
+
+
+_OF = {"": "pipeline", "/jobs/{job}": "job"}
+_FORCE = Query("force", QueryKind.FLAG, "Also jobs that are LOST: the caller knows that they have ended.", False)
+
+
+def _operations(below: str) -> tuple[Route, ...]:
+    """Return what can be done with a pipeline, and alike with a job."""
+    path, what = f"/pipelines/{{pipeline}}{below}", _OF[below]
+    reply, operate = PipelineStatus, Right.OPERATE
+    return (
+        Route("PUT", f"{path}/stop", f"stop-{what}", Answers.stop, reply, 202, operate),
+        Route("PUT", f"{path}/resume", f"resume-{what}", Answers.resume, reply, 202, operate),
+        Route("POST", f"{path}/restart", f"restart-{what}", Answers.restart, reply, 202, operate, query=(_FORCE,)),
+    )
+
+
+EVENTS = Route(
+    "GET",
+    "/events",
+    "events",
+    None,
+    None,
+    media="text/event-stream",
+    about="Follow events as server-sent events; each has its number as id, and an object like Event as data.",
+    query=(Query("after", QueryKind.WHOLE, "Begin after this event; Last-Event-ID takes precedence.", 0, 0, 2**62),),
+)
+DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This document.")
+
+_SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", "index", Answers.index, IndexView),
+    Route("GET", "/health", "health", Answers.health, HealthView, right=None),
+    DOCUMENT,
+    Route(
+        "GET",
+        "/pipelines",
+        "list-pipelines",
+        Answers.pipelines,
+        list[str] | dict[str, Expanded],
+        query=(Query("expand", QueryKind.TEXT, "status: with the state of each.", None, choices=("status",)),),
+    ),
+    Route("POST", "/pipelines", "submit", Answers.submit, Submitted, 202, Right.OPERATE, SubmissionBody),
+    Route("POST", "/pipelines/plan", "plan", Answers.plan, Plan, 200, Right.OPERATE, PlanBody),
+    Route(
+        "DELETE",
+        "/pipelines/{pipeline}",
+        "delete-pipeline",
+        Answers.delete,
+        None,
+        204,
+        Right.OPERATE,
+        query=(Query("keep-subscriptions", QueryKind.FLAG, "Keep its subscriptions.", False),),
+    ),
+    Route("GET", "/pipelines/{pipeline}/config", "show-config", Answers.config, Submission),
+    Route(
+        "PUT",
+        "/pipelines/{pipeline}/config",
+        "put-config",
+        Answers.put_config,
+        Submitted,
+        202,
+        Right.OPERATE,
+        SubmissionBody,
+    ),
+    Route("GET", "/pipelines/{pipeline}/revisions", "list-revisions", Answers.revisions, tuple[RevisionView, ...]),
+    Route("GET", "/pipelines/{pipeline}/revisions/{version}", "show-revision", Answers.revision, Submission),
+    Route("GET", "/pipelines/{pipeline}/status", "show-pipeline", Answers.status, PipelineStatus),
+    *_operations(""),
+    Route("GET", "/pipelines/{pipeline}/jobs/{job}/status", "show-job", Answers.job_status, JobStatus),
+    *_operations("/jobs/{job}"),
+    Route(
+        "GET",
+        "/pipelines/{pipeline}/jobs/{job}/log",
+        "show-log",
+        Answers.log,
+        LogView,
+        query=(Query("lines", QueryKind.WHOLE, "Number of lines, from the end.", 100, 1, 10_000),),
+    ),
+    Route(
+        "GET",
+        "/runs",
+        "list-runs",
+        Answers.runs,
+        tuple[RunView, ...],
+        query=(
+            Query("pipeline", QueryKind.TEXT, "Only of this pipeline."),
+            Query("job", QueryKind.TEXT, "Only of this job of the pipeline."),
+            Query("limit", QueryKind.WHOLE, "Maximum number.", 100, 1, 1000),
+        ),
+    ),
+    Route(
+        "GET",
+        "/pipelines/{pipeline}/jobs/{job}/runs",
+        "find-run",
+        Answers.run_over,
+        RunView,
+        query=(
+            Query("lowerBoundary", QueryKind.TEXT, "A time in ISO 8601, or an offset; must be given."),
+            Query("upperBoundary", QueryKind.TEXT, "As lowerBoundary; must be given."),
+        ),
+    ),
+    Route(
+        "POST",
+        "/pipelines/{pipeline}/jobs/{job}/runs",
+        "start-run",
+        Answers.start_run,
+        RunView,
+        202,
+        Right.OPERATE,
+        RunBody,
+    ),
+    Route("GET", "/runs/{run}", "show-run", Answers.run, RunView),
+    Route("POST", "/runs/{run}/cancel", "cancel-run", Answers.cancel, RunView, 202, Right.OPERATE),
+    Route("POST", "/runs/{run}/skip", "skip-run", Answers.skip, IntervalView, 202, Right.OPERATE),
+    Route(
+        "POST",
+        "/runs/{run}/retry",
+        "retry-run",
+        Answers.retry,
+        IntervalView,
+        202,
+        Right.OPERATE,
+        query=(Query("force", QueryKind.FLAG, "Also a run that has succeeded.", False),),
+    ),
+    Route(
+        "GET",
+        "/schedules",
+        "list-schedules",
+        Answers.schedules,
+        tuple[ScheduleView, ...],
+        query=(Query("pipeline", QueryKind.TEXT, "Only of this pipeline."),),
+    ),
+    Route("GET", f"{_SCHEDULE}", "show-schedule", Answers.schedule, ScheduleView),
+    Route(
+        "GET",
+        f"{_SCHEDULE}/intervals",
+        "list-intervals",
+        Answers.intervals,
+        tuple[IntervalView, ...],
+        query=(Query("limit", QueryKind.WHOLE, "Maximum number.", 100, 1, 1000),),
+    ),
+    Route("PUT", f"{_SCHEDULE}/pause", "pause-schedule", Answers.pause, ScheduleView, 202, Right.OPERATE),
+    Route("PUT", f"{_SCHEDULE}/resume", "resume-schedule", Answers.unpause, ScheduleView, 202, Right.OPERATE),
+    Route("POST", f"{_SCHEDULE}/trigger", "trigger-schedule", Answers.trigger, ScheduleView, 202, Right.OPERATE),
+    Route(
+        "POST", f"{_SCHEDULE}/backfill", "backfill", Answers.backfill, BackfillView, 202, Right.OPERATE, BackfillBody
+    ),
+    Route("POST", f"{_SCHEDULE}/skip", "skip-range", Answers.skip_range, SkippedView, 202, Right.OPERATE, RangeBody),
+    Route("GET", "/graph", "graph", Answers.graph, GraphView),
+    EVENTS,
+    Route(
+        "PUT",
+        "/plugins/{type}/config/validate",
+        "validate-options",
+        Answers.validate,
+        ValidatedView,
+        right=Right.OPERATE,
+        body=ValidateBody,
+    ),
+)

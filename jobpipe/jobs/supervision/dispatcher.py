@@ -1,0 +1,195 @@
+"""Lets the jobs make their steps: when they are due, or when something changed, by a bounded number of threads.
+
+Jobs of one type of launcher share threads of their own, so that a cluster that does not answer delays no job of
+another one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from jobpipe.errors import JobpipeError
+from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.reconciler import JobMachine
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+
+THREADS = 8  # of each type of launcher
+MOST_POOLS = 8  # types beyond that share the last one
+FAILED_SECONDS = 2.0  # until a step that failed is tried again
+CLOSE_SECONDS = 15.0
+
+
+@dataclass
+class _Slot:
+    """A job, and when its next step is due."""
+
+    machine: JobMachine
+    due: float | None = None  # by the monotonic clock; None: not before it is woken
+    busy: bool = False
+    again: bool = False  # it was woken while it was busy
+
+
+class _Pool:
+    """Threads that do what they are given."""
+
+    def __init__(self, name: str, run: Callable[[Key], None]) -> None:
+        self._given: SimpleQueue[Key | None] = SimpleQueue()
+        self._run = run
+        self._threads = [
+            threading.Thread(target=self._work, name=f"jobs-{name}-{number}", daemon=True) for number in range(THREADS)
+        ]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            for _ in self._threads:  # those that have begun end
+                self._given.put(None)
+            raise
+
+    def give(self, key: Key) -> None:
+        self._given.put(key)
+
+    def _work(self) -> None:
+        while (key := self._given.get()) is not None:
+            self._run(key)
+
+    def close(self, until: float) -> None:
+        for _ in self._threads:
+            self._given.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+class Supervisor:
+    """All jobs; :meth:`start` begins, :meth:`close` ends. Attempts go on in any case."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._changed = threading.Condition()  # and the lock of what follows
+        self._slots: dict[Key, _Slot] = {}
+        self._due: list[tuple[float, Key]] = []  # a heap; entries that are outdated are skipped
+        self._pools: dict[str, _Pool] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._dispatch, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Begin with all jobs of the store."""
+        self.look((job.pipeline, job.name) for job in self._tools.store.jobs())
+        self._thread.start()
+
+    def look(self, keys: Iterable[Key]) -> None:
+        """Look at jobs soon, since the store has changed; new ones are taken in."""
+        with self._changed:
+            for key in keys:
+                slot = self._slots.get(key)
+                if slot is None:
+                    machine = JobMachine(self._tools, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
+                    slot = self._slots[key] = _Slot(machine)
+                slot.machine.changed()
+                self._wake(key)
+
+    def known_at(self, key: Key) -> float | None:
+        """Return when it was last confirmed how a job stands; None: not since this server began."""
+        with self._changed:
+            slot = self._slots.get(key)
+        return None if slot is None else slot.machine.known_at
+
+    def block(self, key: Key, why: str | None) -> None:
+        """Note that a topic that a job publishes has no room, or has room again."""
+        with self._changed:
+            slot = self._slots.get(key)
+            if slot is not None and slot.machine.block(why):
+                self._wake(key)
+
+    def close(self) -> None:
+        """End the threads; steps that are being made are waited for, for a while."""
+        until = time.monotonic() + CLOSE_SECONDS
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            pools, slots = list(self._pools.values()), list(self._slots.values())
+        if self._thread.is_alive():
+            self._thread.join(max(0.0, until - time.monotonic()))
+        for pool in pools:
+            pool.close(until)
+        for slot in slots:
+            slot.machine.close()
+
+    def _wake(self, key: Key) -> None:
+        with self._changed:
+            slot = self._slots.get(key)
+            if slot is None:
+                return
+            if slot.busy:
+                slot.again = True
+            else:
+                self._set_due(key, slot, time.monotonic())
+
+    def _set_due(self, key: Key, slot: _Slot, due: float) -> None:
+        slot.due = due
+        heapq.heappush(self._due, (due, key))
+        if self._due[0][1] == key:
+            self._changed.notify_all()
+
+    def _dispatch(self) -> None:
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                while self._due and self._due[0][0] <= now:
+                    due, key = heapq.heappop(self._due)
+                    slot = self._slots.get(key)
+                    if slot is None or slot.busy or slot.due != due:
+                        continue
+                    slot.busy, slot.due = True, None
+                    try:
+                        self._pool(slot.machine.launcher_type).give(key)
+                    except Exception:  # no thread can be started now
+                        log.exception("job %s.%s is looked at later", *key)
+                        slot.busy = False
+                        self._set_due(key, slot, now + FAILED_SECONDS)
+                self._changed.wait(self._due[0][0] - now if self._due else None)
+
+    def _pool(self, launcher_type: str) -> _Pool:
+        name = launcher_type if launcher_type in self._pools or len(self._pools) < MOST_POOLS - 1 else "others"
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = _Pool(name or "new", self._step)
+        return pool
+
+    def _step(self, key: Key) -> None:
+        with self._changed:
+            slot = self._slots.get(key)
+            if slot is None or self._closing:
+                return
+        wait: float | None = FAILED_SECONDS
+        try:
+            wait = slot.machine.step()
+        except JobpipeError as error:
+            log.warning("job %s.%s: %s", *key, error)
+        except Exception:
+            log.exception("job %s.%s", *key)
+        gone = wait is None and self._is_gone(key)
+        with self._changed:
+            slot.busy = False
+            again, slot.again = slot.again, False
+            if again:
+                self._set_due(key, slot, time.monotonic())
+            elif gone:
+                self._slots.pop(key, None)
+            elif wait is not None:
+                self._set_due(key, slot, time.monotonic() + wait)
+
+    def _is_gone(self, key: Key) -> bool:
+        try:
+            return self._tools.store.job(*key) is None
+        except JobpipeError:
+            return False
