@@ -11,33 +11,33 @@ from typing import Any
 import click
 
 import jobpipe
-from jobpipe.cli.audience import drop_output
-from jobpipe.cli.certs import certs
-from jobpipe.cli.config import config
-from jobpipe.cli.context import Settings, pass_settings
-from jobpipe.cli.dead_letters import dead_letters
-from jobpipe.cli.demo import demo
-from jobpipe.cli.describe import describe
-from jobpipe.cli.doctor import doctor
-from jobpipe.cli.exits import EXIT_CODES, Exit, exit_of
-from jobpipe.cli.flow import flow
-from jobpipe.cli.holds import holds
-from jobpipe.cli.host_server import host_server
-from jobpipe.cli.lag import lag
-from jobpipe.cli.leases import leases
-from jobpipe.cli.output import printable
-from jobpipe.cli.pipeline import pipeline
-from jobpipe.cli.plugins import plugins
-from jobpipe.cli.registry import registry
-from jobpipe.cli.replay import replay
-from jobpipe.cli.runs import run
-from jobpipe.cli.schedule import schedule
-from jobpipe.cli.serve import serve
-from jobpipe.cli.server import server
-from jobpipe.cli.submitted import COMMANDS as PIPELINE_COMMANDS
-from jobpipe.cli.subscriptions import subscriptions
-from jobpipe.cli.tail import tail
-from jobpipe.cli.topics import topics
+from jobpipe.cli.bus.dead_letters_command import dead_letters
+from jobpipe.cli.bus.describe_command import describe
+from jobpipe.cli.bus.flow_command import flow
+from jobpipe.cli.bus.holds_command import holds
+from jobpipe.cli.bus.lag_command import lag
+from jobpipe.cli.bus.leases_command import leases
+from jobpipe.cli.bus.replay_command import replay
+from jobpipe.cli.bus.subscriptions_command import subscriptions
+from jobpipe.cli.bus.tail_command import tail
+from jobpipe.cli.bus.topics_command import topics
+from jobpipe.cli.common.broken_pipe import drop_output
+from jobpipe.cli.common.command_context import Settings, pass_settings
+from jobpipe.cli.common.exit_codes import EXIT_CODES, Exit, exit_of
+from jobpipe.cli.common.output import printable
+from jobpipe.cli.doctor.doctor_command import doctor
+from jobpipe.cli.operate.certs_command import certs
+from jobpipe.cli.operate.config_command import config
+from jobpipe.cli.operate.demo_command import demo
+from jobpipe.cli.operate.host_server_command import host_server
+from jobpipe.cli.operate.registry_command import registry
+from jobpipe.cli.operate.serve_command import serve
+from jobpipe.cli.operate.server_command import server
+from jobpipe.cli.pipeline.pipeline_command import pipeline
+from jobpipe.cli.pipeline.plugins_command import plugins
+from jobpipe.cli.pipeline.run_command import run
+from jobpipe.cli.pipeline.schedule_command import schedule
+from jobpipe.cli.pipeline.submit_command import COMMANDS as PIPELINE_COMMANDS
 from jobpipe.errors import JobpipeError
 from jobpipe.spark.session.supported_versions import of_pyarrow
 

@@ -32,7 +32,7 @@ class StatusReply(Fields):
 
     It has no declared fields, on purpose: a later version may add some, and none decides what happens to rows. Its keys
     come from ``store.status.describe_log``, ``TopicLog.status``, ``Subscribers.state``, ``ServedTopic.status`` and
-    ``ControlService._status``; ``cli/describe.py`` shows them.
+    ``ControlService._status``; ``cli/bus/describe_command.py`` shows them.
     """
 
     document: dict[str, Any]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
-from jobpipe.cli.status import without_publisher
+from jobpipe.cli.common.topic_status import without_publisher
 from jobpipe.errors import TopicNotFound
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.subscribing.one_off_requests import published_schemas

@@ -9,7 +9,7 @@ import pytest
 
 ROUNDS = """
 import os, signal, sys, threading, time
-from jobpipe.cli.audience import while_read
+from jobpipe.cli.common.broken_pipe import while_read
 
 def block():
     print("begun", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.cli.place import PlaceType
+from jobpipe.cli.common.offset_argument import PlaceType
 from jobpipe.config import keys
 from jobpipe.config.types.secrets import Secret
 from tests.cli.conftest import Run

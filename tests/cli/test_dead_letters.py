@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from jobpipe.cli.row_filter import RowFilter
+from jobpipe.cli.common.row_filter import RowFilter
 from jobpipe.config import Config
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher

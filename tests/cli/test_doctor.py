@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.cli import doctor_bus, doctor_host
+from jobpipe.cli.doctor import bus_checks, host_checks
 from jobpipe.net.tls.certificates import ensure_home, init_ca, issue
 from jobpipe.net.tls.revocation import revoke
 from tests.cli.conftest import Run
@@ -61,8 +61,8 @@ def test_a_sound_machine(examine: Any, settings: dict[str, Any], tmp_path: Path)
 
 def test_a_variable_that_is_not_ours_but_for_its_underscores() -> None:
     named = {"JOBPIPE__HOME": "/h", "JOBPIPE__SPOOL__MAX_BYTES": "1g", "JOBPIPE_CONFIG": "/c", "JOBPIPE_MINE": "x"}
-    assert list(doctor_host.variables(named)) == []
-    meant = [found.remedy for found in doctor_host.variables({"JOBPIPE_HOME": "/h", "jobpipe_spool_max_bytes": "1g"})]
+    assert list(host_checks.variables(named)) == []
+    meant = [found.remedy for found in host_checks.variables({"JOBPIPE_HOME": "/h", "jobpipe_spool_max_bytes": "1g"})]
     assert "JOBPIPE__HOME," in meant[0]
     assert "JOBPIPE__SPOOL__MAX_BYTES," in meant[1]
 
@@ -98,27 +98,27 @@ def java_that_says(folder: Path, text: str, code: int = 0) -> None:
 def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int, status: str) -> None:
     java_that_says(tmp_path / "bin", text, code)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert doctor_host.java().status == status
+    assert host_checks.java().status == status
 
 
 def test_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert doctor_host.unix_sockets().status == "warn"
+    assert host_checks.unix_sockets().status == "warn"
     (tmp_path / "spark-defaults.conf").write_text("# x\nspark.python.unix.domain.socket.enabled   true\n")
-    assert doctor_host.unix_sockets().status == "ok"
+    assert host_checks.unix_sockets().status == "ok"
 
 
 def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says to put into Spark's defaults is right; half of it would stop every query."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    finding = doctor_host.local_files()
+    finding = host_checks.local_files()
     assert finding.status == "warn"
     lines = re.findall(r"`(spark\.\S+ \S+)`", finding.remedy)
     assert len(lines) == 2
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
-    assert doctor_host.local_files().status == "ok"
+    assert host_checks.local_files().status == "ok"
     (tmp_path / "spark-defaults.conf").write_text(lines[1])
-    finding = doctor_host.local_files()
+    finding = host_checks.local_files()
     assert finding.status == "fail"
     assert "not on the class path" in finding.detail
 
@@ -136,12 +136,12 @@ def test_an_address_without_certificates_is_tried(examine: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"127.0.0.1:{server.getsockname()[1]}"
         assert statuses(examine({"jobpipe.registerserver.connect": there}), "registry") == ["ok"]
-        assert doctor_bus.address(f"127.0.0.1:1,{there}/chroot").status == "ok"
+        assert bus_checks.address(f"127.0.0.1:1,{there}/chroot").status == "ok"
     found = examine({"jobpipe.registerserver.connect": "no.such.host.invalid:2181,127.0.0.1:1/chroot"})
     assert statuses(found, "configuration") == statuses(found, "registry") == ["fail"]
     (finding,) = found["registry"]
     on_page(finding["detail"], "no connection to a ZooKeeper")
-    assert doctor_bus.address("[::1]:1").status == "fail"
+    assert bus_checks.address("[::1]:1").status == "fail"
 
 
 @pytest.mark.processes

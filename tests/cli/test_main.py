@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from jobpipe.cli.exits import Exit, exit_of
+from jobpipe.cli.common.exit_codes import Exit, exit_of
 from jobpipe.cli.main import cli
 from jobpipe.errors import (
     AddressError,

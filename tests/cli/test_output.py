@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from jobpipe.cli.output import count, emit_json, emit_pairs, emit_table, printable, seconds, size
+from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, printable, seconds, size
 from jobpipe.plural import counted
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.cli.doctor_registry import permissions
+from jobpipe.cli.doctor.registry_access_check import permissions
 from jobpipe.config import load
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.cli.conftest import Program, Run

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from jobpipe.cli.rows import SLICE_ROWS, JsonLines, RowPrinter, TableLines
+from jobpipe.cli.common.row_printer import SLICE_ROWS, JsonLines, RowPrinter, TableLines
 
 
 def lines(printer: RowPrinter, *batches: pa.RecordBatch) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import TopicLine
-from jobpipe.cli.status import statuses, without_publisher
+from jobpipe.cli.common.topic_status import statuses, without_publisher
 from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import LinkBroken
 from jobpipe.net.address import Endpoint

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobpipe.cli.doctor_host import spool as spool_finding
+from jobpipe.cli.doctor.host_checks import spool as spool_finding
 from jobpipe.config import Config, load, resolve
 from jobpipe.config.reading import config_loader, file_permissions
 from jobpipe.errors import ConfigError, SpoolError

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobpipe.cli.server import _tell
+from jobpipe.cli.operate.server_command import _tell
 from jobpipe.config import Config, load
 from jobpipe.control.control_service import Control
 from jobpipe.control.process.control_program import serve

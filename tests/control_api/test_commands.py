@@ -23,11 +23,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from jobpipe.cli import log_lines
-from jobpipe.cli.control import INTERVAL_KEYS, JOB_KEYS, RUN_KEYS, SCHEDULE_KEYS, local_time
-from jobpipe.cli.log_lines import new_lines
+from jobpipe.cli.common.server_connection import INTERVAL_KEYS, JOB_KEYS, RUN_KEYS, SCHEDULE_KEYS, local_time
 from jobpipe.cli.main import cli
-from jobpipe.cli.server import _tell
+from jobpipe.cli.operate.server_command import _tell
+from jobpipe.cli.pipeline import logs_command
+from jobpipe.cli.pipeline.logs_command import new_lines
 from jobpipe.config import load
 from jobpipe.control.control_service import (
     AttemptView,
@@ -279,7 +279,7 @@ def test_all_pipelines_and_all_logs(served: Served, run: Run, monkeypatch: pytes
     assert json.loads(run("pipeline", "logs", "flights", "--json").stdout) == {
         "jobs": [{"name": "publish", "lines": ["a", "b"]}, {"name": "report", "lines": ["a", "b"]}]
     }
-    monkeypatch.setattr(log_lines, "LINES_MOST", 2)
+    monkeypatch.setattr(logs_command, "LINES_MOST", 2)
     assert run("pipeline", "logs", "flights").stdout == "publish | b\nreport  | b\n"
 
 
@@ -295,7 +295,7 @@ def test_all_logs_are_followed(served: Served, run: Run, monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(served.control, "log", log)
-    monkeypatch.setattr(log_lines, "FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr(logs_command, "FOLLOW_SECONDS", 0.0)
     shown = run("pipeline", "logs", "flights", "--follow", code=1).stdout
     assert shown.splitlines() == ["publish | a", "report  | a", "publish | b", "report  | c"]
 

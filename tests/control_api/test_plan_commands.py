@@ -11,10 +11,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from jobpipe.cli import revisions
-from jobpipe.cli.control import local_time
+from jobpipe.cli.common.server_connection import local_time
 from jobpipe.cli.main import cli
-from jobpipe.cli.revisions import PLAN_KEYS, REVISION_KEYS, plan_lines
+from jobpipe.cli.pipeline import plan_command
+from jobpipe.cli.pipeline.plan_command import PLAN_KEYS, REVISION_KEYS, plan_lines
 from jobpipe.control.control_service import Action, JobPlan, Plan, RevisionView
 from jobpipe.jobs.storage.file_lock import locked
 from jobpipe.jobs.storage.job_rows import PipelineRow
@@ -172,7 +172,7 @@ def test_submit_asks_before_it_ends_runs(served: Served, run: Run, file: str, mo
     assert json.loads(told.stdout)["version"] == 2
     assert RESTARTS.reasons[0] in told.stderr
     assert control.calls[-1][3:] == (1, "token", 1000.0)
-    monkeypatch.setattr(revisions, "has_terminal", lambda: True)
+    monkeypatch.setattr(plan_command, "has_terminal", lambda: True)
     assert "nothing was changed" in run("pipeline", "submit", file, code=1, typed="\n").stderr
     assert submitted(served) == 2
     assert "Go on? [y/N]" in run("pipeline", "submit", file, typed="y\n").stderr

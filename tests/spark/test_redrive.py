@@ -18,7 +18,7 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from jobpipe.cli.row_filter import RowFilter
+from jobpipe.cli.common.row_filter import RowFilter
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.query_builder import QueryWork

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pyspark.sql import SparkSession
 
 import jobpipe
-from jobpipe.cli.doctor_host import running_sessions
+from jobpipe.cli.doctor.host_checks import running_sessions
 from jobpipe.spark.session.job_session import ARROW_ROWS, SHUFFLE_PARTITIONS, UNIX_SOCKETS
 from jobpipe.spark.session.local_checkpoint_files import FILE_IMPL
 

@@ -1,0 +1,118 @@
+"""The state of topics and their subscriptions: asked of each coordinator, and put into words for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobpipe.cli.common.command_context import Settings
+from jobpipe.cli.common.output import count, emit_json, printable, seconds
+from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicNotFound
+
+if TYPE_CHECKING:
+    from jobpipe.admin import Admin
+
+_FACTS = ("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where")
+
+
+def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[str, Any]]:
+    """Return the status of the given topics, or of all that are served; the others are named on standard error.
+
+    One whose coordinator does not answer, or refuses us, does not hide the others; it is named on standard error too.
+
+    Raises:
+        TopicNotFound: a given one is not served; says what is known of it.
+        LinkError: the coordinator of a given one, or of all, does not answer.
+    """
+    if topics:
+        return [admin.status(topic, timeout) for topic in topics]
+    lines = admin.topics()
+    if away := [line.name for line in lines if line.location is None]:
+        click.echo(f"not served now: {', '.join(map(printable, away))}", err=True)
+    found: list[dict[str, Any]] = []
+    silent: JobpipeError | None = None
+    for name in [line.name for line in lines if line.location is not None]:
+        try:
+            found.append(admin.status(name, timeout))
+        except (LinkError, TopicNotFound, NotAuthorized) as error:
+            silent = error  # a registration outlives its coordinator by a session; not all topics are for everybody
+            said = "refuses us" if isinstance(error, NotAuthorized) else "does not answer"
+            click.echo(f"topic {printable(name)} {said}: {printable(str(error))}", err=True)
+    if silent is not None and not found:
+        raise silent
+    return found
+
+
+def told(settings: Settings, topics: Sequence[str], timeout: float, *, as_json: bool) -> list[dict[str, Any]]:
+    """Return the subscriptions of the given topics, or of all, for a table; none if JSON, or why none, was printed."""
+    from jobpipe.admin import Admin
+
+    with Admin(settings.config) as admin:
+        found = statuses(admin, topics, timeout)
+    lines = [line for status in found for line in facts(status)]
+    if as_json:
+        emit_json(lines)
+        return []
+    _tell_absent(found)
+    if not lines:
+        click.echo("no subscriptions" if found else "no topic is served")
+    return lines
+
+
+def _tell_absent(found: Sequence[dict[str, Any]]) -> None:
+    """Say on standard error which topics have no publisher now."""
+    for status in found:
+        if (why := without_publisher(status)) is not None:
+            click.echo(f"topic {status['topic']}: {printable(why)}", err=True)
+
+
+def publisher(status: dict[str, Any]) -> str:
+    """Return who publishes a topic, or what is known where there is no publisher."""
+    return without_publisher(status) or str(status["publisher"])
+
+
+def without_publisher(status: dict[str, Any]) -> str | None:
+    """Return None while a topic has a publisher, else what is known of the last one, and how long it is served."""
+    if status.get("publishing", True) and not status["ended"]:
+        return None
+    last = f"the last one was {status['publisher']}, epoch {status['epoch']}"
+    left = status.get("served_for")
+    served = "sealed batches are served" + ("" if left is None else f" for another {seconds(left)}")
+    if status["ended"]:
+        return f"none, the topic has ended; {last}; {served}"
+    if (gone := status.get("publisher_gone")) is not None:
+        return f"publisher gone for {seconds(gone)}, served for another {seconds(left)}; {last}"
+    return f"no publisher now; {last}; {served}"
+
+
+def facts(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the subscriptions of a topic as JSON."""
+    known = {key: status.get(key) for key in ("topic", "head", "publishing", "publisher_gone", "served_for")}
+    for line in status["subscriptions"]:
+        yield {**known, **{key: line.get(key) for key in _FACTS}}
+
+
+def position(line: dict[str, Any]) -> str | None:
+    """Return a subscription's position: its offset, and the epoch of what lies before."""
+    offset, epoch = count(line["position"]), line.get("epoch")
+    return offset if offset is None or epoch is None else f"{offset} (epoch {epoch})"
+
+
+def connection(line: dict[str, Any]) -> str:
+    """Return the state of a subscription's link, and for how long."""
+    since = seconds(line.get("since"))
+    return str(line["state"]) if since is None else f"{line['state']} for {since}"
+
+
+def last_seen(line: dict[str, Any]) -> str | None:
+    """Return how long ago a subscription's reader was heard of."""
+    seen = seconds(line["last_seen"])
+    return None if seen is None else f"{seen} ago"
+
+
+def holder(line: dict[str, Any]) -> str | None:
+    """Return where a subscription's reader runs, or ran."""
+    where = line.get("where")
+    return f"{where['host']}, pid {where['pid']}" if where else None

@@ -1,0 +1,71 @@
+"""``jobpipe server``: the control server, in the foreground."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from jobpipe.cli.common.command_context import Settings, pass_settings
+from jobpipe.cli.common.exit_codes import Exit
+from jobpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobpipe.control.rest.rest_server import RestServer
+
+
+@click.command()
+@click.option("--host", metavar="HOST", help="Listen at this address instead of jobpipe.server.host.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Listen on this port instead of jobpipe.server.port.")
+@click.option("--stop", is_flag=True, help="Stop the server of jobpipe.home. Its jobs keep running.")
+@click.option("--detached", is_flag=True, hidden=True)
+@pass_settings
+def server(settings: Settings, host: str | None, port: int | None, stop: bool, detached: bool) -> int:
+    """Run the control server, which takes pipelines, starts and watches their jobs, and has a REST API.
+
+    It stays in the foreground until SIGTERM or Ctrl-C. Jobs keep running without it, and the next server takes them
+    over. Its token is in server/token under jobpipe.home: anyone who has it may run programs as this user. A read-only
+    token is in server/view-token.
+
+    Except on loopback, it accepts only TLS with certificates (jobpipe.server.access). Exits with 1 if a server of this
+    jobpipe.home is already running.
+    """
+    config = settings.config
+    if stop:
+        from jobpipe.control.process.local_server import stop_server
+
+        click.echo("stopped" if stop_server(config) else "no control server is running")
+        return Exit.OK
+    if host is not None:
+        config = dataclasses.replace(config, server_host=host)
+    if port is not None:
+        config = dataclasses.replace(config, server_port=(port, port))
+    try:
+        from jobpipe.control.process.control_program import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "h11"):
+            raise
+        raise ConfigError(
+            "the control server needs Starlette, uvicorn and cronsim: "
+            "pip install 'starlette>=0.46' 'uvicorn>=0.34' 'cronsim>=2.6'"
+        ) from error
+    from jobpipe.control.server_files import ServerFiles
+
+    if detached:
+        from jobpipe.coordinator.log_rotation import BoundedHandler
+
+        shape = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        logging.basicConfig(
+            level=logging.INFO, format=shape, handlers=[BoundedHandler(ServerFiles.of(config.home).log)], force=True
+        )
+    serve(config, settings.resolved.file, _tell)
+    return Exit.OK
+
+
+def _tell(rest: RestServer) -> None:
+    """Say where it is, and how it knows who asks."""
+    url, token = rest.state.url, rest.state.token
+    known = "certificates as jobpipe.server.access says" if token is None else f"its token is in {token}"
+    click.echo(f"control server at {url}; {known}; SIGTERM or Ctrl-C stops it, and its jobs keep running")
