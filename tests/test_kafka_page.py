@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from jobpipe.config import keys, load
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.keys.source_options import SOURCE_OPTIONS
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.read_options import SourceOptions
 from jobpipe.spark.schema.metadata_columns import METADATA, with_metadata

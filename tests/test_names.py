@@ -29,10 +29,13 @@ def test_modules_of_common_names_beside_a_job(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import sys
-            import jobpipe, jobpipe.admin, jobpipe.cli.main, jobpipe.coordinator.__main__, jobpipe.pipelines.loading.loader
-            import jobpipe.spark.termination.run, jobpipe.spark.sink.foreach_batch_sink, jobpipe.spark.source.data_source, pyspark_jobpipe
-            from jobpipe_registry import zookeeper, memory, embedded
-            jobpipe.publisher, jobpipe.subscriber
+            import jobpipe, jobpipe.admin, jobpipe.cli.main, jobpipe.coordinator.__main__
+            import jobpipe.pipelines.loading.loader, jobpipe.spark.termination.run, pyspark_jobpipe
+            import jobpipe.spark.sink.foreach_batch_sink, jobpipe.spark.source.data_source
+            from jobpipe_registry import memory
+            from jobpipe_registry.embedded import embedded_zookeeper
+            from jobpipe_registry.zookeeper import zookeeper_handler
+            jobpipe.publisher, jobpipe.subscribe
             print("imported")
             """
         )

@@ -1,8 +1,8 @@
 """Record batches in exactly the form that is asked for: Spark checks the first batch of a task, and crashes on a later
 bad one, so every batch is cast; a flow's function gets them all in one form too.
 
-What may be cast to what is decided by type before: :mod:`jobpipe.spark.schema.spark_evolution`, :mod:`jobpipe.arrow.arrow_evolution`.
-Nothing here narrows what they let pass.
+What may be cast to what is decided by type before: :mod:`jobpipe.spark.schema.spark_evolution`,
+:mod:`jobpipe.arrow.arrow_evolution`. Nothing here narrows what they let pass.
 """
 
 from __future__ import annotations

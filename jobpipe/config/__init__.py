@@ -3,9 +3,9 @@
 This package knows nothing of the network, the registry or Spark; it turns texts into a frozen :class:`Config`.
 """
 
-from jobpipe.config.keys.config_model import Config
-from jobpipe.config.keys.definition import ConfigProblem, Definition, Key, Option, config_error, shown, unknown
-from jobpipe.config.keys.key_names import suggest
+from jobpipe.config.definitions.config_model import Config
+from jobpipe.config.definitions.definition import ConfigProblem, Definition, Key, Option, config_error, shown, unknown
+from jobpipe.config.definitions.key_names import suggest
 from jobpipe.config.reading.config_checks import check_acks
 from jobpipe.config.reading.config_loader import Resolved, config_from_dict, load, load_given, node_settings, resolve
 from jobpipe.config.show_config import Row, explain, find_key, keys, names, render

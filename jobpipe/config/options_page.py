@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from jobpipe.config.keys.config_model import KEYS
-from jobpipe.config.keys.definition import Definition, Key, Option
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.keys.source_options import SOURCE_OPTIONS
-from jobpipe.config.keys.writer_options import WRITER_OPTIONS
+from jobpipe.config.definitions.config_model import KEYS
+from jobpipe.config.definitions.definition import Definition, Key, Option
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.source_options import SOURCE_OPTIONS
+from jobpipe.config.definitions.writer_options import WRITER_OPTIONS
 from jobpipe.config.reading.config_checks import depends_on
 
 _HEAD = """# Options

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobpipe.config.keys.config_model import KEYS, Config
-from jobpipe.config.keys.definition import ConfigProblem, Definition, Key, Option, config_error
-from jobpipe.config.keys.key_names import by_loose_name, suggest
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.keys.source_options import MEANT, SOURCE_OPTIONS
-from jobpipe.config.keys.writer_options import WRITER_OPTIONS
+from jobpipe.config.definitions.config_model import KEYS, Config
+from jobpipe.config.definitions.definition import ConfigProblem, Definition, Key, Option, config_error
+from jobpipe.config.definitions.key_names import by_loose_name, suggest
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.source_options import MEANT, SOURCE_OPTIONS
+from jobpipe.config.definitions.writer_options import WRITER_OPTIONS
 from jobpipe.config.reading.config_checks import depends_on
 
 

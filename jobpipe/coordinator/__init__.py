@@ -1,0 +1,1 @@
+"""The coordinator: the process that serves the topics of a publisher."""

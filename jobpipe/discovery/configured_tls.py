@@ -49,7 +49,8 @@ def dial_tls(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
     """Return the context to dial ``endpoint`` with, None in plaintext. Ask again for each link: certificates change.
 
     Raises:
-        ConfigError: as :func:`jobpipe.net.tls.tls_context.latest_context`; encryption is off, and the endpoint is beyond loopback.
+        ConfigError: as :func:`jobpipe.net.tls.tls_context.latest_context`; encryption is off, and the endpoint is
+            beyond loopback.
     """
     if not config.tls:
         require_plaintext_allowed(endpoint, allowed=config.allow_plaintext)

@@ -93,7 +93,8 @@ class Trust:
     def require_role(self, link: Link) -> None:
         """See that a peer may have the role on the topic that its HELLO names.
 
-        An administrator needs any right: which one, the operation says (:mod:`jobpipe.coordinator.handlers.operation_rights`).
+        An administrator needs any right: which one, the operation says
+            (:mod:`jobpipe.coordinator.handlers.operation_rights`).
 
         Raises:
             NotAuthorized: it may not.

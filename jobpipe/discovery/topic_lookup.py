@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobpipe.config import Config
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint

@@ -129,7 +129,7 @@ class DropLeaseRequest(RequestFor[LeaseReply], op="drop_lease"):
 
 @message
 class HoldReply(Fields):
-    """A hold, or the gap that is left of one; its attributes are those of :class:`jobpipe.store.subscriptions.holds.Hold`."""
+    """A hold, or the gap that is left of one; attributes as :class:`jobpipe.store.subscriptions.holds.Hold`."""
 
     name: Name
     owner: Annotated[str, Text(1024)]

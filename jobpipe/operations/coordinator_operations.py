@@ -57,4 +57,4 @@ CONTROL = table(
     Operation(admin_operations.ReleaseHoldRequest, _READER | _ADMIN, audited=True),
     Operation(admin_operations.RequireRequest, _ADMIN, audited=True),
 )
-"""Each operation with its request and roles. The right that each needs is in coordinator/handlers/operation_rights.py."""
+"""Each operation with its request and roles. Rights: coordinator/handlers/operation_rights.py."""

@@ -143,8 +143,8 @@ class PutReply(Fields):
 class PutRequest(RequestFor[PutReply], op="put"):
     """Take a segment file of ``length`` bytes, which follow.
 
-    ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.servers.write_tokens`); without
-    ``fsync`` the file need not be on the disk when it is answered.
+    ``ticket`` shows that the sender is a task of the job that publishes (:mod:`jobpipe.net.servers.write_tokens`);
+    without ``fsync`` the file need not be on the disk when it is answered.
     """
 
     file: FileName

@@ -45,7 +45,7 @@ class OfLog(RequestFor[R]):
 
 @message
 class OfWrittenLog(OfLog[R]):
-    """What only the log's publisher may do: it shows the log's write token (:mod:`jobpipe.net.servers.write_tokens`)."""
+    """What only the log's publisher may do: it shows the write token (:mod:`jobpipe.net.servers.write_tokens`)."""
 
     token: Secret
 

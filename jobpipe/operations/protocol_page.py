@@ -1,4 +1,4 @@
-"""The tables of operations in docs/protocol.md: ``python -m jobpipe.operations.protocol_page docs/protocol.md`` makes them."""
+"""Writes the tables of docs/protocol.md: ``python -m jobpipe.operations.protocol_page docs/protocol.md``."""
 
 from __future__ import annotations
 

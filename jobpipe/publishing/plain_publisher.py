@@ -23,7 +23,7 @@ from jobpipe.arrow.hash_partitioner import (
 from jobpipe.arrow.missing_offsets import table_with_offsets
 from jobpipe.arrow.schema_validation import readable, readable_schema, require_columns
 from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
-from jobpipe.config.keys.sink_arguments import read_arguments
+from jobpipe.config.definitions.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
 from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey

@@ -1,0 +1,1 @@
+"""The subscribing side, without Spark."""

@@ -1,0 +1,1 @@
+"""The registry: which topics and jobs there are, and where they are served."""

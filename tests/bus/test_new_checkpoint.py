@@ -23,7 +23,7 @@ def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFi
     """U2: once, by the publisher's log; and the topic tells which query published last."""
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher()
-    with caplog.at_level(logging.WARNING, "jobpipe.publisher"):
+    with caplog.at_level(logging.WARNING, "jobpipe.publishing"):
         for batch_id in range(2):
             publisher.seal(FIRST, batch_id, rows.tables(batch_id))
         assert not caplog.records
@@ -67,7 +67,7 @@ def test_what_has_no_checkpoint_is_not_told(bus: Bus, caplog: pytest.LogCaptureF
     """U2: a batch that was appended outside of a query, and the first query of an empty topic."""
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher()
-    with caplog.at_level(logging.WARNING, "jobpipe.publisher"):
+    with caplog.at_level(logging.WARNING, "jobpipe.publishing"):
         publisher.seal("empty", 0, [rows.table(0, 0, 0)])  # without rows: no offset
         publisher.seal("query", 0, rows.tables(0))
         publisher.seal("batch-1234", 0, rows.tables(1))

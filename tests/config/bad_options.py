@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jobpipe.config.keys.source_options import WHICH
+from jobpipe.config.definitions.source_options import WHICH
 
 
 class Bad(NamedTuple):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jobpipe.config import shown
-from jobpipe.config.keys.source_options import SOURCE_OPTIONS
+from jobpipe.config.definitions.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.read_options import SourceOptions
 from tests.config.bad_options import BAD, TOGETHER, Bad, Together, beside

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jobpipe.config import Config, Key, keys, load, resolve
-from jobpipe.config.keys.key_names import by_loose_name, closest
+from jobpipe.config.definitions.key_names import by_loose_name, closest
 from jobpipe.errors import ConfigError
 
 REFERENCE = Path(__file__).parents[2] / "conf" / "jobpipe.yaml"

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobpipe import JobPipeSink
-from jobpipe.config import Option, explain, keys
-from jobpipe.config.keys import key_names
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
-from jobpipe.config.keys.source_options import MEANT, SOURCE_OPTIONS
-from jobpipe.config.keys.writer_options import WRITER_OPTIONS
+from jobpipe.config import Option, explain, keys, names
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.source_options import MEANT, SOURCE_OPTIONS
+from jobpipe.config.definitions.writer_options import WRITER_OPTIONS
 from jobpipe.config.options_page import options_page
 from jobpipe.config.types.source_types import ASSIGN, ENDING, NAME, STARTING, TIMES, TOPICS, one_time
 from jobpipe.config.types.value_types import BadValueError
@@ -57,7 +56,7 @@ def test_no_name_means_two_options() -> None:
     every = [name.lower() for about in SOURCE_OPTIONS for name in (about.name, *about.also)]
     assert len(set(every)) == len(every)
     assert not set(every) & set(MEANT)
-    assert set(MEANT.values()) <= {name for name, _ in key_names()}
+    assert set(MEANT.values()) <= {name for name, _ in names()}
 
 
 def test_the_sink_has_these_arguments() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobpipe.config import Config, config_from_dict, load, resolve
-from jobpipe.config.keys.definition import Key
+from jobpipe.config.definitions.definition import Key
 from jobpipe.config.reading import config_loader
 from jobpipe.config.reading.yaml_document import MAX_BYTES
 from jobpipe.config.types.value_types import choice

@@ -47,9 +47,9 @@ HOST = "h1"
 TIMED = (
     "jobpipe.coordinator",
     "jobpipe.net",
-    "jobpipe.publisher",
-    "jobpipe_registry.tree.tree_handler",
+    "jobpipe.publishing",
     "jobpipe_registry.tree.topic_changes",
+    "jobpipe_registry.tree.tree_",
 )
 
 
@@ -274,15 +274,7 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
     jobpipe_registry.tree.topic_changes._jitter.seed(seed)
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
-            mine = name.startswith(
-                (
-                    "jobpipe.coordinator",
-                    "jobpipe.net",
-                    "jobpipe.publisher",
-                    "jobpipe_registry.tree.tree_handler",
-                    "jobpipe_registry.tree.topic_changes",
-                )
-            )
+            mine = name.startswith(TIMED)
             if mine and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", virtual))
         for module in (jobpipe_registry.tree.registration_keeper, jobpipe.publishing.coordinator_channel):

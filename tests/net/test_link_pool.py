@@ -36,7 +36,7 @@ def _nothing_left() -> Iterator[None]:
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[LinkPool]:
     links = LinkPool()
-    monkeypatch.setattr(pool, "_pool", links)
+    monkeypatch.setattr(link_pool, "_pool", links)
     yield links
     links.close()
 
@@ -163,7 +163,7 @@ def test_an_answer_that_is_not_sent_yet_is_waited_for(monkeypatch: pytest.Monkey
         remote.do(shrink())
         link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
         link._socket = paused = Paused(link._socket)  # type: ignore[assignment]
-        answer = link_pool.submit(link.call, "echo", blob=b"x" * 480_000, timeout=DEADLINE)
+        answer = pool.submit(link.call, "echo", blob=b"x" * 480_000, timeout=DEADLINE)
         eventually(lambda: remote.do(unsent()))
         remote.do(leave())
         remote.do(unsent())  # after what leave() has put off for no time

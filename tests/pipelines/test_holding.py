@@ -70,7 +70,7 @@ class World:
         return Holding(jobs, *JOB, run, attempt, on_replaced=self.replaced, on_stop=self.stop)
 
     def take(self, holding: Holding, seconds: float = DEADLINE) -> bool:
-        return job_lease.take(seconds, self.stopped.is_set)
+        return holding.take(seconds, self.stopped.is_set)
 
     def taking(self, holding: Holding) -> Future[bool]:
         return self.pool.submit(self.take, holding)
@@ -299,13 +299,13 @@ class Clock(threading.Event):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(holding, "time", made)
+    monkeypatch.setattr(job_lease, "time", made)
     return made
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(job_lease, "RETRY_SECONDS", 0.02)
 
 
 @pytest.mark.usefixtures("quick")

@@ -20,14 +20,14 @@ from jobpipe.errors import (
     SchemaMismatch,
     TopicNotFound,
 )
-from jobpipe.pipelines.dead_letters import redrive
+from jobpipe.pipelines.dead_letters import redrive as module
 from jobpipe.pipelines.dead_letters.redrive import Letter, Redrive, letters_of
 from jobpipe.publishing.appender import Make, Shape
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-NOTHING = dict.fromkeys(redrive.COLUMNS)
+NOTHING = dict.fromkeys(module.COLUMNS)
 
 
 class Topic:
@@ -77,7 +77,7 @@ def letter(offset: int, number: int, **values: Any) -> Letter:
     return Letter(offset, number, {**NOTHING, **made, **values})
 
 
-def redrive(topics: dict[str, Topic], letters: list[Letter], **more: Any) -> redrive.Outcome:
+def redrive(topics: dict[str, Topic], letters: list[Letter], **more: Any) -> module.Outcome:
     made = Redrive(lambda topic, _: topics[topic], more.pop("allowed", lambda _: True), **more)
     for each in letters:
         made.take(each)
@@ -107,11 +107,11 @@ def test_a_second_redrive_publishes_what_is_new() -> None:
 
 
 def test_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redrive, "BATCH_ROWS", 3)
+    monkeypatch.setattr(module, "BATCH_ROWS", 3)
     topics = {"orders": Topic()}
     assert redrive(topics, [letter(0, number) for number in range(7)]).published == {"orders": 7}
     assert topics["orders"].batches == 3
-    monkeypatch.setattr(redrive, "BATCH_CHARACTERS", 1)
+    monkeypatch.setattr(module, "BATCH_CHARACTERS", 1)
     redrive(topics, [letter(1, number) for number in range(4)])
     assert topics["orders"].batches == 7
 
@@ -121,7 +121,7 @@ def test_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_at_any_batch_and_called_again(
     monkeypatch: pytest.MonkeyPatch, killed: BaseException | None, batch: int
 ) -> None:
-    monkeypatch.setattr(redrive, "BATCH_ROWS", 2)
+    monkeypatch.setattr(module, "BATCH_ROWS", 2)
     topic, begun = Topic(), []
     letters = [letter(0, number) for number in range(6)]
     append = topic.append
@@ -141,7 +141,7 @@ def test_killed_at_any_batch_and_called_again(
 
 def test_two_at_once_publish_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one was quicker, after this one had looked which rows are marked."""
-    monkeypatch.setattr(redrive, "BATCH_ROWS", 4)
+    monkeypatch.setattr(module, "BATCH_ROWS", 4)
     topic = Topic()
     one = Redrive(lambda *_: topic, lambda _: True)
     one.take(letter(0, 0))
@@ -191,7 +191,7 @@ def test_a_topic_with_a_type_that_json_does_not_keep() -> None:
 @pytest.mark.parametrize("error", [TopicNotFound("it is gone"), NotAuthorized("no right"), SchemaMismatch("no schema")])
 def test_one_topic_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, where: str, error: JobpipeError) -> None:
     """The rows of the others go out, and the topic is asked once."""
-    monkeypatch.setattr(redrive, "BATCH_ROWS", 2)
+    monkeypatch.setattr(module, "BATCH_ROWS", 2)
     topics, asked = {"orders": Topic(), "refunds": Topic()}, []
 
     def refuse(*_: object) -> Any:
@@ -224,7 +224,7 @@ def test_rows_go_to_no_topic_but_those_that_are_named() -> None:
 @pytest.mark.parametrize("rows", [1, 10])
 def test_two_letters_of_one_row(monkeypatch: pytest.MonkeyPatch, rows: int, *, dry_run: bool) -> None:
     """Of two jobs, or of a job that began again: in one batch, in two, and in another redrive."""
-    monkeypatch.setattr(redrive, "BATCH_ROWS", rows)
+    monkeypatch.setattr(module, "BATCH_ROWS", rows)
     topic = Topic()
     again = replace(letter(0, 0), offset=5)
     outcome = redrive({"orders": topic}, [letter(0, 0), again, letter(0, 1)], dry_run=dry_run)
@@ -247,7 +247,7 @@ def _fetched(batch: pa.RecordBatch, partition: int = 0) -> Fetched:
 
 def test_letters_of_a_record_batch() -> None:
     """Also of a topic that an older version made, without the row of the source."""
-    columns = {name: pa.array(["x", "y"]) for name in redrive.NEEDED}
+    columns = {name: pa.array(["x", "y"]) for name in module.NEEDED}
     found = list(letters_of("dead", _fetched(pa.record_batch(columns))))
     assert [(each.offset, each.number) for each in found] == [(7, 3), (7, 4)]
     assert found[0].values["topic"] == "x"

@@ -1,7 +1,7 @@
 """A real ZooKeeper that knows its clients: SASL by a JAAS file, TLS by PEM files, all on loopback, in one folder.
 
-It is what an operator would set up, so only the jars of :mod:`jobpipe_registry.embedded.embedded_zookeeper` are used. Java is bound to
-this process by :mod:`jobpipe_registry.embedded.die_with_parent`, and ends with it.
+It is what an operator would set up, so only the jars of :mod:`jobpipe_registry.embedded.embedded_zookeeper` are used.
+Java is bound to this process by :mod:`jobpipe_registry.embedded.die_with_parent`, and ends with it.
 """
 
 from __future__ import annotations

@@ -119,7 +119,8 @@ def test_it_is_private(home: Path) -> None:
 @pytest.mark.slow
 def test_ten_processes_start_one_server(home: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper as E; "
+        "import sys; from pathlib import Path; "
+        "from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper as E; "
         "s = E(Path(sys.argv[1])); e = s.ensure(); print(e, s.status().pid, s.status().java_pid)"
     )
     processes = [
@@ -309,7 +310,8 @@ def test_missing_pyspark_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_pyspark_is_found_without_an_import() -> None:
-    program = "import sys; from jobpipe_registry.embedded.embedded_zookeeper import find_jars; find_jars(); assert 'pyspark' not in sys.modules"
+    program = "import sys; from jobpipe_registry.embedded.embedded_zookeeper import find_jars; find_jars()"
+    program += "; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert list(find_jars().glob("zookeeper-3.*.jar"))
 

@@ -55,7 +55,7 @@ def with_atheris(target: str, inputs: int, seed: int) -> None:
     import atheris  # not among our dependencies: it has wheels for some platforms only
 
     with atheris.instrument_imports(
-        include=["jobpipe.wire", "jobpipe.store.spool.segment_index", "jobpipe_registry", "jobpipe.subscriber"]
+        include=["jobpipe.wire", "jobpipe.store.spool.segment_index", "jobpipe_registry", "jobpipe.subscribing"]
     ):
         from tests.security.mutate import seeds
         from tests.security.targets import TARGETS

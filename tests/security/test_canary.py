@@ -86,7 +86,7 @@ def test_the_canary_is_in_no_log_process_or_pickle(
     )
     lock = Path(secret["jobpipe.ssl.key"])
     lock.write_bytes(lock.read_bytes().replace(b"M", b"N", 1))
-    tls_context._contexts.clear()  # as in a process that was just started; another one goes on with the files as they were
+    tls_context._contexts.clear()  # as in a process that was just started; others go on with the files as they were
     with pytest.raises(JobpipeError) as caught:
         own_bus.subscribe("late", changes=changes).position()
     require_silence(error=str(caught.value) + repr(caught.value) + json.dumps(caught.value.fields, default=str))

@@ -161,7 +161,8 @@ def test_jobpipe_sent_by_py_files_is_refused(tmp_path: Path) -> None:
         for name, place in (("jobpipe", root), ("jobpipe_registry", root / "registry")):
             for path in (place / name).rglob("*.py"):
                 sent.write(path, path.relative_to(place))
-    program = f"import sys; sys.path.insert(0, {str(archive)!r}); import jobpipe.spark.source.data_source as s; print(s.__file__);"
+    program = f"import sys; sys.path.insert(0, {str(archive)!r}); import jobpipe.spark.source.data_source as s;"
+    program += "print(s.__file__);"
     program += "s.JobPipeDataSource({'subscribe': 'orders'}).schema()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.startswith(str(archive)), done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobpipe import JobPipeSink
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.errors import ConfigError
 
 BAD: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """Every Spark type that can pass, passes, with equal values; the others are refused by name.
 
-The list of the types that pass, ``jobpipe.spark.schema.spark_arrow_schema.PASSING``, was made by trying: each is tried here again.
+The list of the types that pass, ``jobpipe.spark.schema.spark_arrow_schema.PASSING``, was made by trying: each is tried
+here again.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from jobpipe import JobPipeSink
-from jobpipe.config.keys.writer_options import MAX_BATCH_ID, REFUSED, WRITER_OPTIONS
+from jobpipe.config.definitions.writer_options import MAX_BATCH_ID, REFUSED, WRITER_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.write_options import WriterOptions
 from jobpipe.spark.session.launch_settings import Launch

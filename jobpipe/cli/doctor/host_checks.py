@@ -58,7 +58,7 @@ def user() -> Finding:
 
 def variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     """No variable is one of ours but for its underscores: JOBPIPE_HOME has no effect, JOBPIPE__HOME is meant."""
-    from jobpipe.config.keys.config_model import KEYS
+    from jobpipe.config.definitions.config_model import KEYS
 
     meant = {re.sub("_+", "_", about.environment): about.environment for about in KEYS}
     for name in sorted(environ):

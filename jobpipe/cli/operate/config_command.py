@@ -141,9 +141,9 @@ def explain(name: str | None) -> None:
     NAME is a key of the configuration, an option of format('jobpipe'), or an argument of JobPipeSink.
     """
     from jobpipe.config import explain as explained
-    from jobpipe.config.keys import key_names
+    from jobpipe.config import names
 
     if name is None:
-        emit_table(("NAME", "GIVEN AS"), key_names())
+        emit_table(("NAME", "GIVEN AS"), names())
         return
     click.echo("\n".join(map(printable, explained(name).splitlines())))

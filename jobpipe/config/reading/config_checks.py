@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobpipe.config.keys.config_model import KEYS, Config
-from jobpipe.config.keys.definition import ConfigProblem, config_error
+from jobpipe.config.definitions.config_model import KEYS, Config
+from jobpipe.config.definitions.definition import ConfigProblem, config_error
 from jobpipe.config.reading.registry_checks import REGISTRY_CHECKS
 
 MAKE_CERTIFICATES = """\

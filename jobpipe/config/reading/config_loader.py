@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.keys.config_model import KEYS, Config
-from jobpipe.config.keys.definition import ConfigProblem, Key, config_error, shown, shown_by_name, unknown
-from jobpipe.config.keys.key_names import by_exact_name, by_loose_name, is_section, suggest
+from jobpipe.config.definitions.config_model import KEYS, Config
+from jobpipe.config.definitions.definition import ConfigProblem, Key, config_error, shown, shown_by_name, unknown
+from jobpipe.config.definitions.key_names import by_exact_name, by_loose_name, is_section, suggest
 from jobpipe.config.reading.config_checks import check_together
 from jobpipe.config.reading.yaml_document import Entry, read_document
 from jobpipe.config.types.value_types import BadValueError

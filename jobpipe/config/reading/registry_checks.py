@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobpipe.config.keys.config_model import Config
+from jobpipe.config.definitions.config_model import Config
 
 _OWN_WAY = "while the registry is embedded: that one is on loopback, and makes its own TLS files"
 
@@ -78,4 +78,4 @@ REGISTRY_CHECKS = (
     ("registry_ssl_key", _SSL, _ssl_key),
     ("registry_acl", (*_SASL, *_SSL), _acl),
 )
-"""(attribute that is blamed, attributes that are read, the check), as jobpipe.config.reading.config_checks takes them."""
+"""(attribute that is blamed, attributes that are read, the check), as config_checks takes them."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from jobpipe.config.keys.definition import ConfigProblem
-from jobpipe.config.keys.key_names import by_exact_name, is_section
+from jobpipe.config.definitions.definition import ConfigProblem
+from jobpipe.config.definitions.key_names import by_exact_name, is_section
 from jobpipe.config.reading.file_permissions import read_own_file
 from jobpipe.config.types.value_types import MOST_PARTS
 

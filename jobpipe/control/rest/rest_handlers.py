@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 import jobpipe
-from jobpipe.config.keys.key_names import by_loose_name
+from jobpipe.config.definitions.key_names import by_loose_name
 from jobpipe.control.control_service import (
     BackfillView,
     Control,

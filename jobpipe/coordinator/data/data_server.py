@@ -123,7 +123,7 @@ class DataService:
     async def _shut(self, catalog: _Open) -> None:
         await catalog.thread.close(catalog.reader.close)
 
-    # -- jobpipe.net.servers.link_server.Handler ------------------------------------------------------------------------------------
+    # -- jobpipe.net.servers.link_server.Handler -----------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""

@@ -1,8 +1,8 @@
 """The coordinator's answers: one method for each operation of publishers, subscribers and administrators.
 
-What may be asked, by which roles, is in :mod:`jobpipe.operations.coordinator_operations`: what comes in here has been checked there.
-Positions travel as JSON objects with the keys ``log``, ``epoch``, ``n`` and ``r``, boundaries with ``kind``, ``value``
-and ``otherwise``.
+What may be asked, by which roles, is in :mod:`jobpipe.operations.coordinator_operations`: what comes in here has been
+checked there. Positions travel as JSON objects with the keys ``log``, ``epoch``, ``n`` and ``r``, boundaries with
+``kind``, ``value`` and ``otherwise``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ControlService:
             **dict(own),
         }
 
-    # -- jobpipe.net.servers.link_server.Handler ------------------------------------------------------------------------------------
+    # -- jobpipe.net.servers.link_server.Handler -----------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""

@@ -206,7 +206,8 @@ class PublisherAnswers:
         ):
             raise RemoteProtocolError(
                 f"an appender's batch of {rows} rows in {len(segments)} segments of {size} bytes: it has some, and at "
-                f"most {publishing.MAX_APPENDED} bytes in {publishing.MAX_SEGMENTS_APPENDED} segments",
+                f"most {publisher_operations.MAX_APPENDED} bytes in "
+                f"{publisher_operations.MAX_SEGMENTS_APPENDED} segments",
                 field="segments",
             )
         write_id = new_write_id()  # not the asker's: it may be that of another batch; the batch's number tells a repeat

@@ -169,7 +169,7 @@ class Registration:
             ticks=self._ticks,
         )
 
-    # -- recovery points, see store/catalog/recovery.py ------------------------------------------------------------------------
+    # -- recovery points, see store/catalog/recovery.py ----------------------------------------------------------------
 
     def restore(self, store: TopicLog) -> None:
         """Let a new log go on where the topic's former one was, if that was lost: the registry knows; blocking.

@@ -33,7 +33,7 @@ class FlowReads:
         self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def read(self, asked: FollowRequest) -> Followed:
-        """Return what follows the cursors of a task, and raise as :meth:`jobpipe.store.reading.change_feed.PartReader.read`."""
+        """Return what follows the cursors of a task; errors are those of ``PartReader.read`` of the change feed."""
         found: asyncio.Future[Followed] = asyncio.get_running_loop().create_future()
         identity = asking.get()
         self._unread.setdefault(identity, deque()).append((asked, found))

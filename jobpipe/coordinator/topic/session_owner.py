@@ -17,8 +17,9 @@ class Holder:
 
     Attributes:
         instance: the reader's own id. Each reader of the topic may learn it, so it proves nothing.
-        identity: of the certificate that asked for the name, see :func:`jobpipe.net.servers.identity_quota.identity_of`; "" in
-            plaintext, where a host may have several addresses.
+        identity: of the certificate that asked for the name, see
+            :func:`jobpipe.net.servers.identity_quota.identity_of`; "" in plaintext, where a host may have several
+            addresses.
     """
 
     instance: str

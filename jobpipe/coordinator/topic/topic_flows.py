@@ -1,6 +1,7 @@
 """The flow jobs of one topic: those that publish it, and those that read it without publishing anything.
 
-See :mod:`jobpipe.operations.flow_operations` for who may ask what, and :mod:`jobpipe.store.log.flow_cursors` for what is kept.
+See :mod:`jobpipe.operations.flow_operations` for who may ask what, and :mod:`jobpipe.store.log.flow_cursors` for what
+is kept.
 """
 
 from __future__ import annotations

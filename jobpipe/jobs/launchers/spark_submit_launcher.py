@@ -82,8 +82,8 @@ class SparkSubmitLauncher(Launcher):
         )
         program: Text | None = Field(
             default=None,
-            description="Where nodes have jobpipe/jobs/runner/spark_submit_entry.py, such as local:///PATH in an image; "
-            "default: spark-submit uploads the one of this host.",
+            description="Where nodes have jobpipe/jobs/runner/spark_submit_entry.py, such as local:///PATH in an "
+            "image; default: spark-submit uploads the one of this host.",
         )
         spark_submit: Text | None = Field(
             default=None, description="Path of spark-submit; default: the one of PySpark in this environment."

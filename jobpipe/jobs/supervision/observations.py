@@ -1,4 +1,4 @@
-"""What launcher and registry say of one attempt, as the facts that :mod:`jobpipe.jobs.supervision.assessment` judges."""
+"""What launcher and registry say of an attempt, as the facts that :mod:`jobpipe.jobs.supervision.assessment` judges."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Work(Protocol):
 
 
 def failure(error: BaseException | str, *, place: str = "", batches: int = 0, rows: int = 0) -> Done:
-    """Return the end by an error, or by a failure in the words of :class:`jobpipe.spark.termination.query_job.QueryJob`.
+    """Return the end by an error, or by a failure in the words of :class:`.query_job.QueryJob`.
 
     Args:
         place: where, if that is known; an error of ours, or of Spark's, may say it itself.

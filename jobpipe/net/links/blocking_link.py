@@ -95,7 +95,7 @@ class BlockingLink(BlockingPump):
         server_hostname: str | None = None,
         timing: Timing | None = None,
     ) -> BlockingLink:
-        """Open a link and wait for WELCOME; arguments and errors are those of :func:`jobpipe.net.links.async_link.connect`."""
+        """Open a link and wait for WELCOME; arguments and errors are those of :func:`.async_link.connect`."""
         timing = timing or Timing()
         peer = str(endpoint)
         server_hostname = server_hostname or topic_server_name(hello.topic)

@@ -87,9 +87,9 @@ def mapped(peer: str, doing: str) -> Iterator[None]:
 def greeting(*, tls: bool) -> Iterator[None]:
     """Add a hint to a cut after the TCP connection and before WELCOME, over TLS.
 
-    Our servers say by a TLS alert why they refuse a certificate (:mod:`jobpipe.net.tls.tls_alerts`), but it may be lost on its
-    way, and then a refusal looks like a cut. With TLS 1.3 the client's handshake, and its first write, have succeeded
-    by then. With TLS 1.2 a client without a certificate hears of no more than a failed handshake.
+    Our servers say by a TLS alert why they refuse a certificate (:mod:`jobpipe.net.tls.tls_alerts`), but it may be lost
+    on its way, and then a refusal looks like a cut. With TLS 1.3 the client's handshake, and its first write, have
+    succeeded by then. With TLS 1.2 a client without a certificate hears of no more than a failed handshake.
     """
     try:
         yield

@@ -68,7 +68,8 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
 def client_context(credentials: Credentials) -> ssl.SSLContext:
     """Return the context for connecting: as :func:`server_context`, and the server's name is checked.
 
-    ``server_hostname`` of the connection is :func:`jobpipe.net.tls.certificates.topic_server_name` of the topic, not the host.
+    ``server_hostname`` of the connection is :func:`jobpipe.net.tls.certificates.topic_server_name` of the topic, not
+    the host.
     """
     return _context(credentials, server=False)
 

@@ -1,7 +1,8 @@
 """Rows of a topic from the JSON in a dead letter: exactly the values that the topic had, or a reason why not.
 
-Both ways in which letters are written are read: Spark's ``to_json`` and :mod:`jobpipe.pipelines.transforms.json_values`. A type
-whose values JSON does not keep is refused as a whole, so nothing is rounded, cut or guessed.
+Both ways in which letters are written are read: Spark's ``to_json`` and
+:mod:`jobpipe.pipelines.transforms.json_values`. A type whose values JSON does not keep is refused as a whole, so
+nothing is rounded, cut or guessed.
 """
 
 from __future__ import annotations

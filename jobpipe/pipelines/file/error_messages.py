@@ -10,8 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from jobpipe.config.keys.definition import HIDDEN
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.definition import HIDDEN
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.types.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import shown
 from jobpipe.pipelines.file.located_values import Path, TreeNode, dotted, find

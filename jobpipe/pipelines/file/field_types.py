@@ -16,7 +16,7 @@ from zoneinfo import available_timezones
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, SecretBytes, SecretStr, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from jobpipe.config.keys.key_names import by_loose_name, suggest
+from jobpipe.config.definitions.key_names import by_loose_name, suggest
 from jobpipe.config.types.secrets import Secret
 from jobpipe.config.types.source_types import NAME
 from jobpipe.config.types.value_types import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole

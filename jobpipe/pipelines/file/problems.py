@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.errors import PipelineError
 
 Severity = Literal["error", "warning"]

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 
 import yaml
 
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.reading.file_permissions import why_distrusted
 from jobpipe.errors import shown
 from jobpipe.pipelines.file.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find, merge

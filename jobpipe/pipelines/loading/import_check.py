@@ -1,7 +1,7 @@
 """Imports what a pipeline names of the user's, in a process of its own with a deadline: ``validate --import``.
 
-The child (``python -m jobpipe.pipelines.loading.import_check``) reads names from standard input and writes what is wrong with them
-to standard output, both as JSON; what the user's code prints goes to standard error.
+The child (``python -m jobpipe.pipelines.loading.import_check``) reads names from standard input and writes what is
+wrong with them to standard output, both as JSON; what the user's code prints goes to standard error.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.reading.file_permissions import distrusted_level
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.ddl import TYPES, unknown_types

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.types.value_types import SECRET
 from jobpipe.errors import shown
 from jobpipe.pipelines.file.error_messages import by_name, field_names, problem_at, problems_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from jobpipe.config.keys.config_model import KEYS
+from jobpipe.config.definitions.config_model import KEYS
 from jobpipe.errors import ConfigError, shown
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.field_types import SPARK_JOBPIPE

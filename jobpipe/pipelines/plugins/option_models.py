@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field, create_model
 
-from jobpipe.config.keys.definition import Definition, Key, Option
+from jobpipe.config.definitions.definition import Definition, Key, Option
 from jobpipe.pipelines.file.field_types import json_text, of_kind
 from jobpipe.pipelines.plugins.api import PluginOptions
 

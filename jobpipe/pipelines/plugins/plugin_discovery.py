@@ -15,7 +15,7 @@ from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from jobpipe.config.keys.key_names import closest
+from jobpipe.config.definitions.key_names import closest
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.problems import nearest
 from jobpipe.pipelines.plugins.api import Launcher, Plugin, PluginOptions, Promise, Sink, Source, Transform

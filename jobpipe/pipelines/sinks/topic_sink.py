@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from jobpipe.config.keys.config_model import KEYS
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.config_model import KEYS
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.pipelines.file.field_types import Flag, Text
 from jobpipe.pipelines.file.spec import Mode, kebab
 from jobpipe.pipelines.files.format_options import read_columns, read_schema

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jobpipe.config.keys.config_model import KEYS
-from jobpipe.config.keys.definition import Key
-from jobpipe.config.keys.source_options import SOURCE_OPTIONS
+from jobpipe.config.definitions.config_model import KEYS
+from jobpipe.config.definitions.definition import Key
+from jobpipe.config.definitions.source_options import SOURCE_OPTIONS
 from jobpipe.pipelines.file.problems import Complaint
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.api import ORIGIN, Source, Topics, origin

@@ -2,7 +2,8 @@
 
 ``hash``, ``fixed`` and ``round-robin`` are Spark expressions. To add one, Spark must analyse and plan the rows again,
 which costs more than all else that the sink does with a small batch. So hashes of small batches are computed in the
-driver, by :mod:`jobpipe.arrow.hash_partitioner`, with the same result. A user's own function is called where the rows are
+driver, by :mod:`jobpipe.arrow.hash_partitioner`, with the same result. A user's own function is called where the rows
+are
 written: in the driver, or in the executors' tasks.
 """
 

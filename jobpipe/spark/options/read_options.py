@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import Config, ConfigProblem, Option, config_error, load, shown, suggest, unknown
-from jobpipe.config.keys.key_names import by_loose_name
-from jobpipe.config.keys.source_options import MAX_TOPICS, MEANT, PLAIN, SOURCE_OPTIONS, WHICH, PlainOptions
+from jobpipe.config.definitions.key_names import by_loose_name
+from jobpipe.config.definitions.source_options import MAX_TOPICS, MEANT, PLAIN, SOURCE_OPTIONS, WHICH, PlainOptions
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.discovery.configured_tls import with_credentials
 from jobpipe.errors import ConfigError

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from jobpipe.config import Config, ConfigProblem, config_error, load, shown, suggest, unknown
-from jobpipe.config.keys.key_names import by_loose_name
-from jobpipe.config.keys.writer_options import REFUSED, SPARKS_OWN, WRITER_OPTIONS
+from jobpipe.config.definitions.key_names import by_loose_name
+from jobpipe.config.definitions.writer_options import REFUSED, SPARKS_OWN, WRITER_OPTIONS
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.partitioner import Partitioner

@@ -20,7 +20,7 @@ from pathlib import Path
 from jobpipe.spark.session.launch_settings import ARGUMENTS, java_command
 from jobpipe.spark.session.python_interpreter import loaded_context
 
-JAR = Path(__file__).absolute().parent / "java" / "jobpipe-local-files.jar"
+JAR = Path(__file__).absolute().parents[1] / "java" / "jobpipe-local-files.jar"
 LOCAL_FS = "jobpipe.hadoop.InProcessLocalFs"
 FILE_IMPL = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 CLASS_PATHS = ("spark.driver.defaultExtraClassPath", "spark.executor.defaultExtraClassPath")

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from jobpipe.arrow.hash_partitioner import PartitionFunction
 from jobpipe.config import ConfigProblem, config_error, load
-from jobpipe.config.keys.sink_arguments import read_arguments
+from jobpipe.config.definitions.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError
 from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey

@@ -95,7 +95,8 @@ class _Writer:
         schema: of the rows.
 
     Raises:
-        JobpipeError: as :class:`jobpipe.spark.sink.foreach_batch_sink.JobPipeSink`, and its call, raise: the topic is taken over here.
+        JobpipeError: as :class:`jobpipe.spark.sink.foreach_batch_sink.JobPipeSink`, and its call, raise: the topic is
+            taken over here.
     """
 
     def __init__(self, options: WriterOptions, schema: StructType) -> None:

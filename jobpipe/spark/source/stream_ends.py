@@ -1,7 +1,7 @@
 """Up to where a stream reads in this run: to the ends that its options name, and with ``availableNow`` what is there.
 
-The publisher's coordinator decides where an end lies (:mod:`jobpipe.store.reading.offset_resolution`) and tells it with each plan; what it
-has decided stays.
+The publisher's coordinator decides where an end lies (:mod:`jobpipe.store.reading.offset_resolution`) and tells it with
+each plan; what it has decided stays.
 """
 
 from __future__ import annotations

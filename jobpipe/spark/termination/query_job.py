@@ -15,7 +15,7 @@ OURS = "jobpipe.errors."  # before the name of an error of ours, in what Spark p
 
 
 class QueryJob:
-    """A query that :func:`jobpipe.run`, or a pipeline, waits for; see :class:`jobpipe.spark.termination.await_termination.RunningJob`."""
+    """A query that :func:`jobpipe.run`, or a pipeline, waits for; see :class:`.await_termination.RunningJob`."""
 
     unit = "micro-batch"
     boundary = "each query ends after the micro-batch it is in"

@@ -48,7 +48,8 @@ class RecoveryPoint:
         end_mark: It is an end mark.
         queries: The last sealed batch of other queries, as [query id, batch id].
         start_aliases, end_aliases: Earlier epochs of the two positions, from copies of the log that were lost.
-        division: How the batch is divided, see :func:`jobpipe.store.catalog.batches.division_of`; "" where that is not known.
+        division: How the batch is divided, see :func:`jobpipe.store.catalog.batches.division_of`; "" where that is not
+            known.
     """
 
     log: str

@@ -32,7 +32,8 @@ class Hosts:
     def write_token(self) -> str:
         """Return the secret of the log at host servers, random, made with the first call and kept for ever.
 
-        With it a client can write, list and remove the log's files there (:func:`jobpipe.net.servers.write_tokens.log_place`).
+        With it a client can write, list and remove the log's files there
+        (:func:`jobpipe.net.servers.write_tokens.log_place`).
         """
         self._db.execute("CREATE TABLE IF NOT EXISTS host_token(one INTEGER PRIMARY KEY CHECK (one = 1), token TEXT)")
         self._db.execute("INSERT OR IGNORE INTO host_token VALUES (1, ?)", secrets.token_hex(32))
@@ -95,8 +96,9 @@ class Hosts:
     def take_back(self, query_id: str, batch_id: int) -> None:
         """Undo the seal of the newest batch, so that its publisher may seal it again, under a higher epoch.
 
-        Afterwards the log stands as one that was lost while this batch was sealed, see :mod:`jobpipe.store.catalog.recovery`:
-        subscriptions that have the batch stay after it. Nothing else is sealed before it.
+        Afterwards the log stands as one that was lost while this batch was sealed, see
+        :mod:`jobpipe.store.catalog.recovery`: subscriptions that have the batch stay after it. Nothing else is sealed
+        before it.
         """
         db, n = self._db, self._batches.next_n() - 1
         batch = self._batches.row(n)

@@ -1,7 +1,7 @@
 """Which positions of a log the boundaries of a read mean: the one place that decides, for streams and bounded reads.
 
-Publish times never fall with the offset (:meth:`jobpipe.store.log.seal.Sealer.insert` sees to it), so a time is found by
-halving. An end by time is decided once no batch can follow that was published before: a batch of that time is there,
+Publish times never fall with the offset (:meth:`jobpipe.store.log.seal.Sealer.insert` sees to it), so a time is found
+by halving. An end by time is decided once no batch can follow that was published before: a batch of that time is there,
 or the clock has passed it. The second lets the log remember the time, so that a clock set back cannot undo it.
 """
 

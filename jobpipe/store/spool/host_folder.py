@@ -6,7 +6,8 @@
     <dir>/identity.json, <dir>/lock          its id, for ever; one server at a time
     <dir>/topics/<topic>/<place>/segments/   as in a spool, but without a catalog: coordinators know what is in there
 
-The place of a log is its id and 32 hex digits that follow from a secret of its publisher (jobpipe.net.servers.write_tokens).
+The place of a log is its id and 32 hex digits that follow from a secret of its publisher
+(jobpipe.net.servers.write_tokens).
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def prepare_topic(directory: Path, topic: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that others could exchange or fill, see :mod:`jobpipe.config.reading.file_permissions`; a missing one passes.
+    """Refuse a folder that others could exchange or fill, see :mod:`.file_permissions`; a missing one passes.
 
     Raises:
         SpoolError: says whose it is, and what to do.

@@ -128,7 +128,8 @@ class Subscriptions:
     def require(self, decide: Callable[[], frozenset[str]], *, only: str | None = None) -> frozenset[str]:
         """Make exactly those required that ``decide`` returns inside the transaction; create missing ones at the tail.
 
-        Which they are is up to :class:`jobpipe.store.subscriptions.required_subscriptions.Required`. ``only``: no other missing one is created.
+        Which they are is up to :class:`jobpipe.store.subscriptions.required_subscriptions.Required`. ``only``: no other
+        missing one is created.
         """
         with self._changing():
             names = decide()

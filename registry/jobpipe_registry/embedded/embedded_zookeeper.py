@@ -169,7 +169,7 @@ class EmbeddedZooKeeper:
             raise self._unavailable(f"the options in SERVER_JVMFLAGS are no words of a shell: {error}") from None
         if self._tls:
             self._files.make_tls()
-        root = str(Path(__file__).parent.parent)
+        root = str(Path(__file__).parents[2])
         command = [sys.executable, "-P", "-m", "jobpipe_registry.embedded.embedded_server", str(self._files.directory)]
         command += ["--linger", str(self._linger), "--java", java, "--jars", str(jars), "--token", token]
         command += ["--tls"] if self._tls else []

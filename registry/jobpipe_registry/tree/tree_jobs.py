@@ -1,10 +1,10 @@
 """The jobs of a namespace on a tree of nodes.
 
-Orders, leases and end records are those of :mod:`jobpipe_registry.registry_jobs`. A lease is an attempt's right to run its job.
-(The leases of a topic's log, which keep batches for a batch read, are another thing.) To change a lease, a process
-first reads the order's node, then the lease's. Its transaction also writes the order's node, and fails if the version
-of that node is no longer the one it has read. So if two processes decide at once, one of them gets a conflict and must
-read again.
+Orders, leases and end records are those of :mod:`jobpipe_registry.registry_jobs`. A lease is an attempt's right to run
+its job. (The leases of a topic's log, which keep batches for a batch read, are another thing.) To change a lease, a
+process first reads the order's node, then the lease's. Its transaction also writes the order's node, and fails if the
+version of that node is no longer the one it has read. So if two processes decide at once, one of them gets a conflict
+and must read again.
 
 The version of the lease's node alone would not do: it starts again when the node is deleted and made again. But making
 a lease also moves the order's version, so a lease that was deleted and made again is noticed. One exception: if the

@@ -3,8 +3,8 @@
 Tasks copy the rows of a micro-batch into a staging table; then the driver, in one transaction, checks that no later
 attempt has begun and that the micro-batch was not written, writes and deletes by key, and notes the micro-batch in a
 ledger. :mod:`jobpipe.pipelines.sinks.jdbc.upsert_table` has the rules, a module for each database the statements, and
-:mod:`~jobpipe.pipelines.sinks.jdbc.staging_copy` the tasks. Tasks are given the reference to the password, and read the secret
-where they run.
+:mod:`~jobpipe.pipelines.sinks.jdbc.staging_copy` the tasks. Tasks are given the reference to the password, and read the
+secret where they run.
 """
 
 from __future__ import annotations

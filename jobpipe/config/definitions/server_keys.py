@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.config.keys.definition import key
+from jobpipe.config.definitions.definition import key
 from jobpipe.config.types.list_types import DESTINATIONS, PATHS, VARIABLES
 from jobpipe.config.types.network_types import HOST, PORT_RANGE
 from jobpipe.config.types.value_types import PATH, optional

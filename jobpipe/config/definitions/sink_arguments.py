@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.keys.config_model import KEYS
-from jobpipe.config.keys.definition import ConfigProblem, Option, shown
+from jobpipe.config.definitions.config_model import KEYS
+from jobpipe.config.definitions.definition import ConfigProblem, Option, shown
 from jobpipe.config.types.source_types import NAME
 from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueKind, choice, optional, whole
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
-from jobpipe.config.keys.definition import Key
-from jobpipe.config.keys.job_keys import JobKeys
-from jobpipe.config.keys.registry_keys import RegistryKeys
-from jobpipe.config.keys.security_keys import SecurityKeys
-from jobpipe.config.keys.server_keys import ServerKeys
+from jobpipe.config.definitions.definition import Key
+from jobpipe.config.definitions.job_keys import JobKeys
+from jobpipe.config.definitions.registry_keys import RegistryKeys
+from jobpipe.config.definitions.security_keys import SecurityKeys
+from jobpipe.config.definitions.server_keys import ServerKeys
 
 
 # The last base class comes first: a dataclass takes the fields of its bases from the end.

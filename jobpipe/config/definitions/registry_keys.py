@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jobpipe.config.keys.definition import key
+from jobpipe.config.definitions.definition import key
 from jobpipe.config.types.network_types import ACL, CONNECT, HANDLER, ZNODE
 from jobpipe.config.types.secrets import Secret
 from jobpipe.config.types.value_types import BOOLEAN, PATH, SECRET, TEXT, choice, duration, optional

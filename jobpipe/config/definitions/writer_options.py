@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.keys.definition import Option
-from jobpipe.config.keys.sink_arguments import SINK_ARGUMENTS
+from jobpipe.config.definitions.definition import Option
+from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.types.source_types import NAME
 from jobpipe.config.types.value_types import BOOLEAN, BadValueError, ValueKind, choice, optional, whole
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from jobpipe.config.keys.definition import Option
+from jobpipe.config.definitions.definition import Option
 from jobpipe.config.types.source_types import (
     ASSIGN,
     BOUND,

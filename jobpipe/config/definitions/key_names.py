@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 
-from jobpipe.config.keys.config_model import KEYS
-from jobpipe.config.keys.definition import Key
+from jobpipe.config.definitions.config_model import KEYS
+from jobpipe.config.definitions.definition import Key
 
 SHOWN = 12  # names in an error
 _EXACT = {about.name: about for about in KEYS}

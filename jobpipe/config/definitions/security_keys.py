@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.config.keys.definition import key
+from jobpipe.config.definitions.definition import key
 from jobpipe.config.types.secrets import Secret
 from jobpipe.config.types.value_types import BOOLEAN, PATH, SECRET, duration, optional
 

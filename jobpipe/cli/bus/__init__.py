@@ -1,0 +1,1 @@
+"""Commands that look at topics and subscriptions, and change them."""

@@ -1,0 +1,1 @@
+"""What several commands share: arguments, exit codes, output, and the servers that they ask."""

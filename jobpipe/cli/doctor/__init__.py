@@ -1,0 +1,1 @@
+"""``jobpipe doctor``: checks of this machine, the configuration and the registry."""

@@ -1,0 +1,1 @@
+"""Commands of an operator: servers, certificates, the configuration, and the demo."""

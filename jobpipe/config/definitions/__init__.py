@@ -1,0 +1,1 @@
+"""The definition of every key, option and argument: name, type, default, documentation."""

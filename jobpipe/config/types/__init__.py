@@ -1,0 +1,1 @@
+"""The types that values of keys and options have: parsing, bounds, messages."""

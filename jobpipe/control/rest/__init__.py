@@ -1,0 +1,1 @@
+"""REST: routes, handlers, authentication, server-sent events, and the client."""

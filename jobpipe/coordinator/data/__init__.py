@@ -1,0 +1,1 @@
+"""The data process: streams segments to readers, and takes segments from tasks."""

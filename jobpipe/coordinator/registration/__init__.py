@@ -1,0 +1,1 @@
+"""The coordinator in the registry: claims, epochs, registrations, host servers."""

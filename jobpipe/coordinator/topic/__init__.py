@@ -1,0 +1,1 @@
+"""One topic that is served: its log's thread, subscribers, leases, holds, plans and flow jobs."""

@@ -1,0 +1,1 @@
+"""Alerts: the section of the file, the queue, and the webhooks."""

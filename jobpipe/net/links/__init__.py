@@ -1,0 +1,1 @@
+"""Links: the client's end, asynchronous and blocking; sockets, keepalive, timeouts."""

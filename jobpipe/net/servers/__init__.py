@@ -1,0 +1,1 @@
+"""Servers of links: listeners, limits, quotas, access lists, the audit log."""

@@ -1,0 +1,1 @@
+"""What all operations are made of: fields that are checked, requests, replies."""

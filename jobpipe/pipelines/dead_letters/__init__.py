@@ -1,0 +1,1 @@
+"""Dead letters: how rows become one, are counted, and are published again."""

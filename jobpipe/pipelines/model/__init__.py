@@ -1,0 +1,1 @@
+"""A checked pipeline: jobs, graph, routes, paths, states."""

@@ -1,0 +1,1 @@
+"""Sink ``jdbc-upsert``: rows into a table by key, exactly once."""

@@ -1,0 +1,1 @@
+"""The options of reading and writing, parsed and checked together."""

@@ -1,0 +1,1 @@
+"""Schemas: between Spark's and Arrow's, evolution, columns of metadata."""

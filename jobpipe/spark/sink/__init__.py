@@ -1,0 +1,1 @@
+"""``JobPipeSink`` and ``writeStream.format("jobpipe")``: how micro-batches are published."""

@@ -1,0 +1,1 @@
+"""``readStream.format("jobpipe")``: the DataSource, its readers, offsets and limits."""

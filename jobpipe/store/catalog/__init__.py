@@ -1,0 +1,1 @@
+"""The catalog: SQLite tables of batches, schemas, epochs, marks."""

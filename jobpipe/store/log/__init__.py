@@ -1,0 +1,1 @@
+"""The log of a topic: sealing, retention, commits of flow jobs, status."""

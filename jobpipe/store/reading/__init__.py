@@ -1,0 +1,1 @@
+"""From offsets and limits to the ranges that a reader gets."""

@@ -1,0 +1,1 @@
+"""Files of the spool: segments, their index, folders."""

@@ -1,0 +1,1 @@
+"""Positions of subscriptions, leases and holds: what keeps batches from retention."""

@@ -1,0 +1,1 @@
+"""Fetches parts of the log from data and host servers."""

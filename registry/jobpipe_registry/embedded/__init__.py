@@ -1,0 +1,1 @@
+"""A real ZooKeeper for one computer, started with the first job."""

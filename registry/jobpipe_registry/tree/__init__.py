@@ -1,0 +1,1 @@
+"""The registry on any tree of nodes."""
