@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from jobpipe.control.periodic_thread import RepeatedWork
+from jobpipe.control.periodic_thread import PeriodicThread
 from jobpipe.errors import JobpipeError, SubscriptionNotFound
-from jobpipe.jobs.storage.job_rows import Chore, JobRow, JobSubscription
+from jobpipe.jobs.storage.job_rows import CleanupTask, JobRow, JobSubscription
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
+from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe_registry.registry_errors import RegistryError
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ RETRY_SECONDS = 30.0
 AT_ONCE = 100  # read from the store
 
 
-class Dropper(Protocol):
+class SubscriptionAdmin(Protocol):
     """What is asked here of :class:`jobpipe.admin.Admin`."""
 
     def drop(self, topic: str, name: str) -> object: ...
@@ -28,10 +28,10 @@ class Dropper(Protocol):
     def require(self, topic: str, name: str, *, required: bool = True) -> object: ...
 
 
-class Chores(RepeatedWork):
+class CleanupQueue(PeriodicThread):
     """A thread that tries all of them now and then; :meth:`close` ends it. They are kept until they are done."""
 
-    def __init__(self, store: Store, jobs: PatientJobs, admin: Dropper) -> None:
+    def __init__(self, store: Store, jobs: CircuitBreaker, admin: SubscriptionAdmin) -> None:
         super().__init__("chores", RETRY_SECONDS)
         self._store = store
         self._jobs = jobs
@@ -56,7 +56,7 @@ class Chores(RepeatedWork):
                     log.info("%s.%s: still to be done: %s", chore.pipeline, chore.job, error)
             after = chores[-1].id
 
-    def _do(self, chore: Chore) -> None:
+    def _do(self, chore: CleanupTask) -> None:
         if chore.subscription is not None:
             self._see_to(chore.subscription, self._store.job(chore.pipeline, chore.job))
             return

@@ -22,12 +22,12 @@ from jobpipe.control.revisions.planning import (
     taken_settings,
 )
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
-from jobpipe.jobs.definition_cache import LoadedPipelines, digest_of
+from jobpipe.jobs.definition_cache import DefinitionCache, digest_of
 from jobpipe.jobs.storage.interval_store import IntervalStore
 from jobpipe.jobs.storage.job_rows import DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import nearest
-from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ MOST_JOBS = 1000
 MOST_SUBMITTER = 200  # characters
 
 
-class PipelineChanges:
+class PipelineCommands:
     """Changes of one store. Nothing here waits for a registry or a launcher."""
 
-    def __init__(self, store: Store, loaded: LoadedPipelines) -> None:
+    def __init__(self, store: Store, loaded: DefinitionCache) -> None:
         self._store = store
         self._loaded = loaded
 
@@ -133,7 +133,7 @@ class PipelineChanges:
                     raise ControlConflict(each.refused, pipeline=name, job=each.row.name)
             same_file = self._has(submission, name)
             version = known.version + (not same_file)
-            want = Want.RUN if row is None else row.want
+            want = DesiredState.RUN if row is None else row.want
             store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now, born=now))
             if not same_file:
                 store.add_definition(
@@ -221,7 +221,7 @@ class PipelineChanges:
         """Return the jobs of a file as they would be stored."""
         row = self._store.pipeline(pipeline.name)
         before = {job.name: job for job in self._store.jobs(pipeline.name)}
-        return rows_of(pipeline, before, Want.RUN if row is None else row.want)
+        return rows_of(pipeline, before, DesiredState.RUN if row is None else row.want)
 
     def _has(self, submission: Submission, name: str) -> bool:
         """Whether a file is the newest one of the pipeline."""
@@ -237,12 +237,12 @@ class PipelineChanges:
     def stop(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
         """Let jobs end, and stay so."""
         with self._store.write():
-            changed = [each for each in self.jobs(pipeline, job) if each.want is Want.RUN or each.following]
+            changed = [each for each in self.jobs(pipeline, job) if each.want is DesiredState.RUN or each.following]
             for each in changed:
-                self._store.put_job(replace(each, want=Want.STOP, following=None))
+                self._store.put_job(replace(each, want=DesiredState.STOP, following=None))
                 self._drop_following(each, now)
                 self._store.add_event(pipeline, each.name, "stop")
-            self._want(pipeline, job, Want.STOP)
+            self._want(pipeline, job, DesiredState.STOP)
         return changed
 
     def resume(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
@@ -251,18 +251,18 @@ class PipelineChanges:
         with self._store.write():
             for each in self.jobs(pipeline, job):
                 run = self._store.run(each.run)
-                goes_on = run is not None and not run.is_over and each.want is Want.RUN and not run.stop
+                goes_on = run is not None and not run.is_over and each.want is DesiredState.RUN and not run.stop
                 if run is not None and run.state is JobState.LOST and not goes_on:
                     raise _lost(each)
                 if goes_on or each.following is not None:
                     continue
-                wanted = replace(each, want=Want.RUN)
+                wanted = replace(each, want=DesiredState.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "resume")
                 if each.begins_by_itself:
                     self._begin(wanted, now)
                 changed.append(each)
-            self._want(pipeline, job, Want.RUN)
+            self._want(pipeline, job, DesiredState.RUN)
         return changed
 
     def restart(self, pipeline: str, job: str | None, now: float, *, force: bool) -> list[JobRow]:
@@ -281,12 +281,12 @@ class PipelineChanges:
                     self._store.change_run(str(each.run), forced=True)
                 elif not each.begins_by_itself:
                     raise _made_by_others(each)
-                wanted = replace(each, want=Want.RUN)
+                wanted = replace(each, want=DesiredState.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
                 if each.following is None and each.begins_by_itself:
                     self._begin(wanted, now)
-            self._want(pipeline, job, Want.RUN)
+            self._want(pipeline, job, DesiredState.RUN)
         return changed
 
     def _is_lost(self, job: JobRow) -> bool:
@@ -333,7 +333,7 @@ class PipelineChanges:
                     pipeline=pipeline,
                     job=job,
                 )
-            if row.want is Want.STOP:
+            if row.want is DesiredState.STOP:
                 raise ControlConflict(
                     f"job {pipeline}.{job} is stopped; `jobpipe pipeline resume` lets it run",
                     pipeline=pipeline,
@@ -393,7 +393,7 @@ class PipelineChanges:
             for subscription in (*gone, *(each for each in added if each.topic in run_on)):
                 self._store.add_chore(job.pipeline, job.name, subscription)
 
-    def _want(self, pipeline: str, job: str | None, want: Want) -> None:
+    def _want(self, pipeline: str, job: str | None, want: DesiredState) -> None:
         row = self._store.pipeline(pipeline)
         if job is None and row is not None:
             self._store.put_pipeline(replace(row, want=want))

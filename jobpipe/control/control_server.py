@@ -14,8 +14,8 @@ from types import TracebackType
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.control.cleanup import Chores
-from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.cleanup import CleanupQueue
+from jobpipe.control.commands import PipelineCommands
 from jobpipe.control.control_service import (
     BackfillView,
     Control,
@@ -34,29 +34,29 @@ from jobpipe.control.revisions.shared_storage import shared_storage
 from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
 from jobpipe.control.scheduler.hold_keeper import HoldKeeper
 from jobpipe.control.scheduler.schedule_views import ScheduleViews, backfill_view
-from jobpipe.control.scheduler.scheduler import Scheduler, ScheduleTools
-from jobpipe.control.serializers import Views, revision_view
-from jobpipe.control.topic_monitor import RoomWatch, WatchedJobs
+from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerDependencies
+from jobpipe.control.serializers import Serializers, revision_view
+from jobpipe.control.topic_monitor import MonitoredJobs, TopicMonitor
 from jobpipe.control.topics_to_serve import TopicsOfJobs
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
-from jobpipe.jobs.allowed_paths import Roots
-from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.log_tail import log_lines
-from jobpipe.jobs.monitor.keep_serving import ServingOn
+from jobpipe.jobs.monitor.keep_serving import KeepServing
 from jobpipe.jobs.schedules.schedule_rule import YEARS, Interval
 from jobpipe.jobs.storage.file_lock import locked
 from jobpipe.jobs.storage.interval_store import shown_time
 from jobpipe.jobs.storage.job_rows import Event, JobRow
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
-from jobpipe.jobs.supervision.dependencies import Tools
-from jobpipe.jobs.supervision.dispatcher import Supervisor
+from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
+from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.spec_checks import without_bounds
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
-from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
+from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from jobpipe_registry.handler import RegisterServerHandler
 
@@ -120,16 +120,16 @@ class ControlServer(Control):
             handler = self._opened(self._config)
             stack.callback(handler.shutdown)
             with map_registry_errors():
-                jobs = PatientJobs(handler.jobs)
+                jobs = CircuitBreaker(handler.jobs)
             admin = self._make_admin(self._config)
             stack.callback(admin.close)
-            self._chores = Chores(self._store, jobs, admin)
-            tools = Tools(
+            self._chores = CleanupQueue(self._store, jobs, admin)
+            tools = Dependencies(
                 store=self._store,
                 jobs=jobs,
-                loaded=LoadedPipelines(self._store, self._plugins),
+                loaded=DefinitionCache(self._store, self._plugins),
                 home=self._config.home,
-                roots=Roots.of(self._config, self._config_file),
+                roots=AllowedPaths.of(self._config, self._config_file),
                 config_file=self._config_file,
                 stop_seconds=self._stop_seconds,
                 lost_seconds=self._lost_seconds,
@@ -138,23 +138,23 @@ class ControlServer(Control):
                 run_ended=lambda key: self._run_ended(key),
             )
             self._loaded = tools.loaded
-            self._changes = PipelineChanges(self._store, tools.loaded)
-            self._supervisor = Supervisor(tools)
+            self._changes = PipelineCommands(self._store, tools.loaded)
+            self._supervisor = Dispatcher(tools)
             self._scheduler = self._make_scheduler(admin)
             schedules = self._schedules = ScheduleViews(self._store, self._scheduler)
-            self._views = Views(self._store, self._supervisor, self._config.home, self._clock, schedules.of_job)
+            self._views = Serializers(self._store, self._supervisor, self._config.home, self._clock, schedules.of_job)
             self._holds = HoldKeeper(self._store, admin, schedules.needed)
             stack.callback(self._supervisor.close)
             stack.callback(self._chores.close)
             stack.callback(self._holds.close)
             stack.callback(self._scheduler.close)
-            jobs_watched = WatchedJobs(self._store)
-            room = RoomWatch(
+            jobs_watched = MonitoredJobs(self._store)
+            room = TopicMonitor(
                 admin, jobs_watched.watched, self._supervisor.block, jobs_watched.tell, jobs_watched.lagging()
             )
             stack.callback(room.close)
             bounded = TopicsOfJobs(self._store)
-            stack.enter_context(ServingOn(self._config, admin, bounded.topics, bounded.is_active))
+            stack.enter_context(KeepServing(self._config, admin, bounded.topics, bounded.is_active))
             self._supervisor.start()
             self._chores.start()
             self._holds.start()
@@ -163,7 +163,7 @@ class ControlServer(Control):
             self._stack = stack.pop_all()
 
     def _make_scheduler(self, admin: Admin) -> Scheduler:
-        made = ScheduleTools(
+        made = SchedulerDependencies(
             store=self._store,
             changes=self._changes,
             look=self._supervisor.look,
@@ -214,7 +214,7 @@ class ControlServer(Control):
             submitted = self._changes.submit(submission, asked, self._clock(), base=base, born=born, by=by)
             jobs = self._store.jobs(pipeline.name)
             self._scheduler.taken(pipeline, [job for job in jobs if job.present])
-            Places.of(self._config.home, pipeline.name).keep_prefix(pipeline)
+            PipelinePaths.of(self._config.home, pipeline.name).keep_prefix(pipeline)
         self._loaded.put(pipeline, submitted.version)
         self._look(jobs)
         self._scheduler.changed(jobs)
@@ -343,7 +343,7 @@ class ControlServer(Control):
             )
         return self._views.run(found)
 
-    def _bounds(self, pipeline: str, job: str, lower: str, upper: str) -> Bounds:
+    def _bounds(self, pipeline: str, job: str, lower: str, upper: str) -> RunBounds:
         self._changes.jobs(pipeline, job)
         loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
         return bounds_of(loaded, (job,), lower, upper)
@@ -410,7 +410,7 @@ class ControlServer(Control):
         """See :class:`Control`."""
         _require_between("lines", lines, 1, 10_000)
         self._changes.jobs(pipeline, job)
-        return log_lines(Places.of(self._config.home, pipeline).log(job), lines)
+        return log_lines(PipelinePaths.of(self._config.home, pipeline).log(job), lines)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -452,7 +452,7 @@ class ControlServer(Control):
         self._supervisor.look((job.pipeline, job.name) for job in jobs)
 
 
-def _texts(bounds: Bounds) -> tuple[str, str]:
+def _texts(bounds: RunBounds) -> tuple[str, str]:
     """Return bounds as a run has them."""
     lower, upper = (
         shown_time(each) if isinstance(each, datetime) else str(each) for each in (bounds.lower, bounds.upper)

@@ -15,7 +15,7 @@ from typing import Any
 
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.pipelines.file.problems import Problem
-from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class JobStatus:
     name: str
     kind: str
     state: JobState
-    want: Want
+    want: DesiredState
     known_at: float
     since: float
     detail: str = ""
@@ -208,7 +208,7 @@ class PipelineStatus:
     name: str
     file: Path
     version: int
-    want: Want
+    want: DesiredState
     submitted: float
     jobs: tuple[JobStatus, ...]
 

@@ -15,7 +15,7 @@ from jobpipe.control.control_service import Control
 from jobpipe.control.scheduler.hold_keeper import GAP
 from jobpipe.control.topic_monitor import LAGGING
 from jobpipe.errors import JobpipeError, StoreError
-from jobpipe.jobs.alerts.alert_queue import FIRST_DELAY, Alert, Outbox
+from jobpipe.jobs.alerts.alert_queue import FIRST_DELAY, Alert, AlertQueue
 from jobpipe.jobs.alerts.alert_section import alerts_of
 from jobpipe.jobs.alerts.webhook import Resolve, resolve
 from jobpipe.jobs.monitor.hysteresis import Threshold
@@ -90,7 +90,7 @@ class Alerts:
     ) -> None:
         self._control = control
         self._place = config.home / "server" / "alerts.json"
-        self._outbox = Outbox(
+        self._outbox = AlertQueue(
             allowed=config.server_webhooks or (),
             environ=environ,
             resolver=resolver,

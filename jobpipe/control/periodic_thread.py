@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 CLOSE_SECONDS = 15.0
 
 
-class RepeatedWork(ABC):
+class PeriodicThread(ABC):
     """One thread; :meth:`close` ends it.
 
     Args:

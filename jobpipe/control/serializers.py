@@ -10,11 +10,11 @@ from jobpipe.control.control_service import AttemptView, JobStatus, PipelineStat
 from jobpipe.errors import PipelineNotFound
 from jobpipe.jobs.storage.job_rows import AttemptRow, DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.dispatcher import Supervisor
+from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.jobs.supervision.restart_policy import restarted_after
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.model.job_states import JobState
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 
 
 def revision_view(row: DefinitionRow) -> RevisionView:
@@ -29,7 +29,7 @@ def revision_view(row: DefinitionRow) -> RevisionView:
     )
 
 
-class Views:
+class Serializers:
     """Makes the views; each method is called inside a change of the store, so that all is of one moment.
 
     Args:
@@ -41,7 +41,7 @@ class Views:
     def __init__(
         self,
         store: Store,
-        supervisor: Supervisor,
+        supervisor: Dispatcher,
         home: Path,
         clock: Callable[[], float],
         schedule_of: Callable[[JobRow], ScheduleView | None] = lambda _: None,
@@ -105,7 +105,7 @@ class Views:
         return done
 
     def _reported(self, attempt: AttemptRow) -> Report | None:
-        return read_report(Places.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))
+        return read_report(PipelinePaths.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))
 
     def _detail(self, job: JobRow, run: RunRow | None) -> str:
         """Return what is to be said of a job: of one that was restarted, for a while why."""

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobpipe.control.periodic_thread import RepeatedWork
+from jobpipe.control.periodic_thread import PeriodicThread
 from jobpipe.errors import JobpipeError
 from jobpipe.jobs.alerts.alert_section import alerts_of
-from jobpipe.jobs.monitor.hysteresis import LagChange, Lags, Rooms, Threshold, lags_of
-from jobpipe.jobs.monitor.topic_poller import Statuses, Watcher
+from jobpipe.jobs.monitor.hysteresis import BlockedDetector, LagChange, LagDetector, Threshold, lags_of
+from jobpipe.jobs.monitor.topic_poller import Statuses, TopicPoller
 from jobpipe.jobs.storage.job_rows import JobRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.dispatcher import Key
@@ -24,7 +24,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class MonitoredJob:
     """What is looked at.
 
     Attributes:
@@ -38,7 +38,7 @@ class Watched:
     thresholds: Mapping[Key, Collection[Threshold]]
 
 
-class RoomWatch(RepeatedWork):
+class TopicMonitor(PeriodicThread):
     """Asks the coordinators, every two seconds.
 
     Args:
@@ -51,7 +51,7 @@ class RoomWatch(RepeatedWork):
     def __init__(
         self,
         admin: Statuses,
-        watched: Callable[[], Watched],
+        watched: Callable[[], MonitoredJob],
         block: Callable[[Key, str | None], None],
         tell: Callable[[LagChange[Key]], None],
         lagging: Iterable[tuple[Key, Threshold]] = (),
@@ -61,10 +61,10 @@ class RoomWatch(RepeatedWork):
         self._watched = watched
         self._block = block
         self._tell = tell
-        self._rooms: Rooms[Key] = Rooms()
-        self._lags: Lags[Key] = Lags(lagging)
+        self._rooms: BlockedDetector[Key] = BlockedDetector()
+        self._lags: LagDetector[Key] = LagDetector(lagging)
         self._blocked: set[Key] = set()
-        self._watcher = Watcher(admin, ())
+        self._watcher = TopicPoller(admin, ())
 
     def work(self) -> None:
         """Ask once."""
@@ -77,7 +77,7 @@ class RoomWatch(RepeatedWork):
         watched = self._watched()
         topics = {*watched.publishing, *(topic for topic, _ in watched.reading)}
         if {view.topic for view in self._watcher.views} != topics:
-            self._watcher = Watcher(self._admin, sorted(topics))
+            self._watcher = TopicPoller(self._admin, sorted(topics))
         self._watcher.poll()
         views = self._watcher.views
         decided = self._rooms.look(views, watched.publishing)
@@ -90,19 +90,19 @@ class RoomWatch(RepeatedWork):
             self._tell(change)
 
 
-class WatchedJobs:
+class MonitoredJobs:
     """What is to be looked at of the jobs of a store, and what is told of them. For one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._thresholds: dict[tuple[str, int], frozenset[Threshold]] = {}  # of versions of pipelines
 
-    def watched(self) -> Watched:
+    def watched(self) -> MonitoredJob:
         """Return what is to be looked at now."""
         thresholds = self._read_thresholds()
         jobs = self._store.jobs()
         running = [job for job in jobs if self._runs(job)]
-        return Watched(
+        return MonitoredJob(
             publishing={topic: (job.pipeline, job.name) for job in running for topic in job.publishes},
             reading={
                 (each.topic, each.name): (job.pipeline, job.name)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 END_SECONDS = 2.0  # for what has to be taken back in the registry; its session ends soon, and takes the rest with it
 
 
-class Lasting:
+class BackgroundTasks:
     """Owns tasks. Each ends by itself, and :meth:`end` ends those that are left."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from jobpipe.config import Config
-from jobpipe.coordinator.background_tasks import Lasting
+from jobpipe.coordinator.background_tasks import BackgroundTasks
 from jobpipe.coordinator.data.data_child import DataChild
 from jobpipe.coordinator.registration.epoch_check import HigherEpoch
 from jobpipe.coordinator.registration.host_servers import HostServers
@@ -83,7 +83,7 @@ class Coordinator:
         self._registration = Registration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
-        self._lasting = Lasting()
+        self._lasting = BackgroundTasks()
         self._higher: dict[str, HigherEpoch] = {}
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()

@@ -39,7 +39,7 @@ from jobpipe.demo.demo_folder import (
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
 from jobpipe.jobs.foreground.foreground_run import last_lines, run_pipeline
-from jobpipe.jobs.foreground.progress_display import BoardConsole
+from jobpipe.jobs.foreground.progress_display import DisplayConsole
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.job_states import JobState
@@ -89,7 +89,7 @@ def run_demo(
         ConfigError: the folder cannot be used, or the demo's packages are missing.
     """
     work = (work or Path(".demo")).absolute()
-    console = console or BoardConsole()
+    console = console or DisplayConsole()
     started = time.monotonic()
     require_user()
     examples, source = flights_examples(), flights_zip()

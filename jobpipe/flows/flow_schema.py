@@ -38,7 +38,7 @@ def learned(newest: pa.Schema, following: pa.Schema | None, evolution: str) -> p
     return asked(newest)
 
 
-class Fitter:
+class SchemaAdapter:
     """Brings record batches into the schema that the function gets.
 
     Args:

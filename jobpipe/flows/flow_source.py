@@ -40,25 +40,25 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Hurry:
+class Flush:
     """Whether cursors are to move at once: the source's publisher waits for them, or does no longer."""
 
     on: bool
 
 
 @dataclass(frozen=True)
-class Over:
+class EndOfStream:
     """The flow is stopped."""
 
 
 @dataclass(frozen=True)
-class Reshaped:
+class Repartitioned:
     """The source has more partitions now."""
 
     partitions: int
 
 
-Read: TypeAlias = Item | Hurry | Over | Reshaped
+Read: TypeAlias = Item | Flush | EndOfStream | Repartitioned
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class SourceReader:
                 )
                 reply = link.ask(asked, timeout=WAIT_SECONDS + 20.0)
                 if reply.over:
-                    yield Over()
+                    yield EndOfStream()
                     return
                 if reply.partitions > self.partitions:
-                    yield Reshaped(reply.partitions)
+                    yield Repartitioned(reply.partitions)
                     return
                 if reply.hurry != hurries:
                     hurries = reply.hurry
-                    yield Hurry(hurries)
+                    yield Flush(hurries)
                 for part in reply.parts:
                     self._tell_of_loss(places[part.partition], part)
                     yield from self._read(part, reply.data)

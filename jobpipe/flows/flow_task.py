@@ -14,9 +14,9 @@ import pyarrow as pa
 from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.config import Config
 from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, SchemaMismatch, UnsupportedType
-from jobpipe.flows.flow_schema import Fitter
-from jobpipe.flows.flow_source import Hurry, Over, Prefetch, Reshaped, SourceReader
-from jobpipe.flows.part_committer import FlowSealer, Publishes, Superseded
+from jobpipe.flows.flow_schema import SchemaAdapter
+from jobpipe.flows.flow_source import EndOfStream, Flush, Prefetch, Repartitioned, SourceReader
+from jobpipe.flows.part_committer import ClaimLost, FlowSealer, Publishes
 from jobpipe.flows.task_links import ControlLink
 from jobpipe.flows.user_function import Function, Setup, call, context_of, set_up
 from jobpipe.operations.reader_operations import SchemaRequest
@@ -96,7 +96,7 @@ def run_task(order: TaskOrder, function: Function, setup: Setup | None, stopped:
     try:
         places = sealer.claim(order.lane)
         return _run(order, function, made, places, sealer, stopped)
-    except Superseded as error:
+    except ClaimLost as error:
         log.info("flow %s: %s; waiting for the end", order.key.flow, error)
         _wait_for_end(order, stopped)
         return TaskEnd()
@@ -129,16 +129,16 @@ def _run(
     key = order.key
     reader = SourceReader(order.config, key.topic, key.flow, order.grant, order.partitions, order.skip_removed)
     schema = None if order.publishes is None else order.publishes.schema
-    fitter = Fitter(key.topic, order.schema, order.schema_evolution, partial(_newest_schema, order, stopped))
+    fitter = SchemaAdapter(key.topic, order.schema, order.schema_evolution, partial(_newest_schema, order, stopped))
     # What keeps it from sealing is raised by the flush.
     with Prefetch(partial(reader.items, places), f"read-{key.flow}", lambda: stopped() or sealer.failed) as items:
         for item in items:
-            if stopped() or isinstance(item, Over):
+            if stopped() or isinstance(item, EndOfStream):
                 break
-            if isinstance(item, Hurry):
+            if isinstance(item, Flush):
                 sealer.hurry(item.on)
                 continue
-            if isinstance(item, Reshaped):
+            if isinstance(item, Repartitioned):
                 sealer.flush()
                 return TaskEnd(partitions=item.partitions)
             rows = []
@@ -170,7 +170,7 @@ def _wait_for_end(order: TaskOrder, stopped: Callable[[], bool]) -> None:
     reader = SourceReader(order.config, order.key.topic, order.key.flow, order.grant, order.partitions)
     try:
         for item in reader.items({}, stopped):
-            if not isinstance(item, Hurry):
+            if not isinstance(item, Flush):
                 return
     except JobpipeError as error:
         log.info("flow %s: %s", order.key.flow, error)

@@ -44,7 +44,7 @@ SMALL_BYTES = 48 * 1024  # of one partition: these travel with the seal
 REQUEST_BYTES = 4 * 1024 * 1024  # that travel with one seal, of all partitions together
 
 
-class Superseded(Exception):
+class ClaimLost(Exception):
     """Another task has these partitions now; this one is about to be killed."""
 
 
@@ -293,7 +293,7 @@ class FlowSealer:
         if outcome.again:
             return False
         if outcome.code == Fenced.__name__:
-            raise Superseded(outcome.message)
+            raise ClaimLost(outcome.message)
         if outcome.code or outcome.position is None:
             raise from_fault(outcome.code, outcome.message, {})
         if outcome.position.place < each.to.place or outcome.position.log != each.to.log:
@@ -352,7 +352,7 @@ class FlowSealer:
             try:
                 reply = self._link.ask(asked, timeout=CALL_SECONDS)
             except Fenced as error:
-                raise Superseded(error.message) from error
+                raise ClaimLost(error.message) from error
             if reply.admitted is not None:
                 return reply
             topic = self._publishes.target.topic

@@ -26,7 +26,7 @@ _MOST_LINKS = 40  # as Linux follows
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-class Roots:
+class AllowedPaths:
     """Some folders; links are followed before anything is compared.
 
     They were named on purpose, so the owner of each is trusted in it.
@@ -40,7 +40,7 @@ class Roots:
         self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
 
     @classmethod
-    def of(cls, config: Config, config_file: Path | None = None) -> Roots:
+    def of(cls, config: Config, config_file: Path | None = None) -> AllowedPaths:
         """Return those of the configuration, or the default."""
         home = Path(os.path.expanduser("~"))  # stays as it is for a user without one
         usual = (config.home,) if home.parts[0] == "~" else (home, config.home)

@@ -20,7 +20,7 @@ from jobpipe.pipelines.file.file_paths import local_folder, same_place
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.loader import load_tree, without_engines
 from jobpipe.pipelines.model.graph import graph_of, subscriptions_of
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 
@@ -28,7 +28,7 @@ MOST_LOADED = 64
 _OF_THE_SERVER = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing
 
 
-class LoadedPipelines:
+class DefinitionCache:
     """Versions of pipelines as they are needed; the least used ones go."""
 
     def __init__(self, store: Store, plugins: Plugins) -> None:
@@ -113,7 +113,7 @@ def former_checkpoints(row: DefinitionRow, home: Path) -> dict[str, str | None]:
 
     The file's text says it, so that it is known also if the file can no longer be loaded here.
     """
-    tree, places = json.loads(row.tree), Places.of(home, row.pipeline)
+    tree, places = json.loads(row.tree), PipelinePaths.of(home, row.pipeline)
     given = (tree.get("pipeline") or {}).get("storage")
     try:
         return {
@@ -130,7 +130,7 @@ def unfit_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str |
     Args:
         former: what :func:`former_checkpoints` gives of the newest file that was submitted; empty: there is none.
     """
-    places, found = Places.of(home, pipeline.name), {}
+    places, found = PipelinePaths.of(home, pipeline.name), {}
     for name, job in pipeline.jobs.items():
         try:
             if has_checkpoint(job):
@@ -146,7 +146,7 @@ def unfit_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str |
 
 def begun_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
     """Return the jobs that go on from a checkpoint which is on this host."""
-    places = Places.of(home, pipeline.name)
+    places = PipelinePaths.of(home, pipeline.name)
     queries = (name for name, job in pipeline.jobs.items() if has_checkpoint(job))
     found = set()
     for name in queries:

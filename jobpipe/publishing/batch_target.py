@@ -27,7 +27,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import RoomRequest
-from jobpipe.publishing.local_host_server import KeptLog, NearbyHost, find_nearby, upload
+from jobpipe.publishing.local_host_server import KeptLog, LocalHostServer, find_nearby, upload
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.spool.partition_writer import PartitionedWriter
 from jobpipe.store.spool.segment import SegmentFile
@@ -94,7 +94,7 @@ class WriteTarget:
                 return infos
             return self._hand_over(place.nearby, place.folder / name, infos)
 
-    def find_nearby(self) -> NearbyHost | None:
+    def find_nearby(self) -> LocalHostServer | None:
         """Return the host server of this host, if it may keep segments."""
         if not self.hosts:
             return None
@@ -124,7 +124,7 @@ class WriteTarget:
             writer.abort()
             raise
 
-    def _hand_over(self, nearby: NearbyHost | None, path: Path, infos: list[SegmentInfo]) -> list[SegmentInfo]:
+    def _hand_over(self, nearby: LocalHostServer | None, path: Path, infos: list[SegmentInfo]) -> list[SegmentInfo]:
         """Let the host server have the file, or else the coordinator; it is durable there on return."""
         if nearby is not None:
             try:
@@ -195,7 +195,7 @@ class _Place:
     def __init__(self, target: WriteTarget) -> None:
         self.folder: Path | None = None
         self.is_spool = False
-        self.nearby: NearbyHost | None = None
+        self.nearby: LocalHostServer | None = None
         self._target = target
         self._spool: bool | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None

@@ -61,7 +61,7 @@ class KeptLog:
 
 def find_nearby(
     log: KeptLog, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
-) -> NearbyHost | None:
+) -> LocalHostServer | None:
     """Return this host's server, ready to take files of a log; None where there is none that works.
 
     Args:
@@ -76,13 +76,13 @@ def find_nearby(
     if found is None or found.id not in known:
         return None
     try:
-        return NearbyHost(found, folder, log, tls)
+        return LocalHostServer(found, folder, log, tls)
     except (LinkError, NotAuthorized, RemoteProtocolError, SpoolError) as error:
         logger.warning("topic %s: host server %s does not work: %s", log.topic, found.id, error)
         return None
 
 
-class NearbyHost:
+class LocalHostServer:
     """A link to the server, and the directory that files may be written to.
 
     Attributes:

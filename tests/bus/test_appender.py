@@ -13,7 +13,7 @@ from jobpipe.config import Config
 from jobpipe.errors import AlreadyRedriven, JobpipeError, RowTooLarge
 from jobpipe.publishing.appender import Appender, Make, NewRows, Shape
 from jobpipe.publishing.coordinator_launcher import end_coordinators
-from jobpipe.publishing.serving.spool_server import StandIn
+from jobpipe.publishing.serving.spool_server import SpoolServer
 from jobpipe.store.catalog.batches import APPENDERS
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.testing import SCHEMA, Checker, Journal, NumberedRows
@@ -127,7 +127,7 @@ def test_publishers_that_come_and_go(own_bus: Bus) -> None:
     first.close()
     end_coordinators()
     with appender(bus.config(), bus.topic) as beside:
-        with StandIn(bus.config(), bus.topic):
+        with SpoolServer(bus.config(), bus.topic):
             _append(beside, rows, bus.journal, 1)
             second = bus.publisher()
             _append(beside, rows, bus.journal, 2)

@@ -22,7 +22,7 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.publishing.coordinator_launcher import end_coordinators
-from jobpipe.publishing.serving.spool_server import StandIn
+from jobpipe.publishing.serving.spool_server import SpoolServer
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish, read, until
@@ -232,7 +232,7 @@ def test_what_is_asked_of_a_topic_that_is_away_can_be_asked_later(own_bus: Bus) 
         assert not isinstance(never.value, AWAY)
         with pytest.raises(DataLoss, match=r"by billing \(3 batches\)"):
             admin.delete(topic, dry_run=True)
-        with StandIn(own_bus.config(), topic):
+        with SpoolServer(own_bus.config(), topic):
             for work in asked:
                 work()
             with pytest.raises(HoldNotFound):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.jobs.foreground import foreground_run
-from jobpipe.jobs.foreground.foreground_run import Ran
+from jobpipe.jobs.foreground.foreground_run import RunResult
 from tests.cli.conftest import DEADLINE, Run, environment
 
 GOOD = """
@@ -181,6 +181,6 @@ def test_a_run_says_that_it_took_too_long(
     run: Run, pipe: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for late in (False, True):
-        monkeypatch.setattr(foreground_run, "run_pipeline", lambda *_, late=late, **__: Ran((), None, late, ()))
+        monkeypatch.setattr(foreground_run, "run_pipeline", lambda *_, late=late, **__: RunResult((), None, late, ()))
         ran = run("pipeline", "run", pipe(GOOD), "--timeout", "7")
         assert (ran.exit_code, "had not ended after 7 s (--timeout)" in ran.stderr) == (int(late), late)

@@ -14,7 +14,7 @@ from jobpipe.cli.main import cli
 from jobpipe.config import load
 from jobpipe.config.reading.config_loader import find_file
 from jobpipe.errors import ConfigError
-from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.pipelines.file.file_paths import absolute
 
 
@@ -69,7 +69,7 @@ def test_doctor_says_that_spark_needs_more(nobody: int) -> None:
 def test_a_home_that_is_given_will_do(nobody: int, tmp_path: Path) -> None:
     config = load(environ={"JOBPIPE__HOME": "here"})
     assert config.home == tmp_path / "here"
-    assert Roots.of(config).folders == (tmp_path / "here",)
+    assert AllowedPaths.of(config).folders == (tmp_path / "here",)
 
 
 def test_no_file_of_a_folder_with_that_name_is_read(nobody: int, tmp_path: Path) -> None:

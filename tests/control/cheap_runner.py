@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jobpipe.config import load
 from jobpipe.discovery.registry_handler import open_handler
-from jobpipe.jobs.runner.job_lease import Holding, Replaced
+from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
 from jobpipe.pipelines.model.job_states import REPLACED
 from jobpipe_registry.job_records import EndRecord
 
@@ -46,7 +46,9 @@ def main() -> int:
     note("begins")
     handler = open_handler(load(snapshot["config"], environ={}))
     stop = threading.Event()
-    holding = Holding(handler.jobs, tree["pipeline"]["name"], job, run, attempt, on_replaced=replaced, on_stop=stop.set)
+    holding = JobLease(
+        handler.jobs, tree["pipeline"]["name"], job, run, attempt, on_replaced=replaced, on_stop=stop.set
+    )
     try:
         if not holding.take(SECONDS, stop.is_set):
             return 0
@@ -64,7 +66,7 @@ def main() -> int:
         os.close(lock)
         error = "Oops" if state == "FAILED" else ""
         holding.release(EndRecord(run, attempt, state, time.time(), error=error, rows=ROWS), SECONDS)
-    except Replaced as error:
+    except LeaseLost as error:
         replaced(str(error))
     handler.shutdown()
     return 1 if role == "fails" and not stopped else 0

@@ -9,7 +9,7 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.control_service import Action, Submission
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.test_checkpoints import begin_checkpoint
 from tests.control.test_plan import as_planned, planned
@@ -107,7 +107,7 @@ def test_it_is_seen_also_if_the_file_before_cannot_be_loaded(world: World, monke
     def gone(*_args: object) -> None:
         raise ConfigError("there is no plug-in of that type")
 
-    monkeypatch.setattr(LoadedPipelines, "get", gone)
+    monkeypatch.setattr(DefinitionCache, "get", gone)
     changed = job_of(trigger={"processing-time": "2s"})
     assert not server.plan(world.submission({"report": changed})).is_refused
     plan = server.plan(world.submission({"report": changed}, storage="elsewhere"))

@@ -13,7 +13,7 @@ from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
 from jobpipe.pipelines.file.file_paths import local_folder
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import JobState
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe_registry.job_records import Order
 from tests.control.world import NAME, FakePlugins, World, job_of, wait
 from tests.pipelines.waiting import eventually
@@ -24,7 +24,7 @@ def begin_checkpoint(world: World, submission: Submission) -> Path:
     pipeline = load_tree(
         submission.tree, file=submission.file, folder=submission.folder, plugins=FakePlugins(world.cluster)
     )
-    storage = Places.of(world.config.home, NAME).storage(pipeline, "report")
+    storage = PipelinePaths.of(world.config.home, NAME).storage(pipeline, "report")
     claim(storage, owner_of(world.config.namespace, NAME, pipeline.jobs["report"]))
     folder = local_folder(storage)
     assert folder is not None

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jobpipe.jobs.storage.job_rows import AttemptRow
-from jobpipe.jobs.supervision.dependencies import Tools
-from jobpipe.jobs.supervision.probes import Contacts
+from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.probes import Probes
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 
@@ -55,9 +55,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def contacts(clock: Clock, launcher: Launcher) -> Contacts:
+def contacts(clock: Clock, launcher: Launcher) -> Probes:
     """Return those of an attempt that this launcher has started."""
-    tools = Tools(
+    tools = Dependencies(
         store=None,  # type: ignore[arg-type]
         jobs=None,  # type: ignore[arg-type]
         loaded=None,  # type: ignore[arg-type]
@@ -69,12 +69,12 @@ def contacts(clock: Clock, launcher: Launcher) -> Contacts:
         clock=clock,
         chores_added=lambda: None,
     )
-    found = Contacts(tools, ("p", "j"), lambda: None, lambda: None)
+    found = Probes(tools, ("p", "j"), lambda: None, lambda: None)
     found.keep(launcher, ATTEMPT)
     return found
 
 
-def said(found: Contacts, attempt: AttemptRow = ATTEMPT) -> LaunchState:
+def said(found: Probes, attempt: AttemptRow = ATTEMPT) -> LaunchState:
     status = found.status(attempt)
     assert status is not None
     return status.state

@@ -19,11 +19,11 @@ from jobpipe.control.active_runs import require_no_run_of_server
 from jobpipe.control.control_server import ControlServer
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.file_lock import locked
-from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
+from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.pipelines.loading.snapshot import Snapshot
-from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState, Want
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, DesiredState, JobState
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.process_identity import Place, start_ticks
 from jobpipe_registry.registry_errors import NotOrdered, Unavailable
@@ -44,7 +44,7 @@ def test_a_job_runs_to_its_end(world: World) -> None:
     wait(server, JobState.RUNNING)
     worker.end("FINISHED", 0, batches=3, rows=20)
     ended = wait(server, JobState.FINISHED)
-    assert (ended.batches, ended.rows, ended.want) == (3, 20, Want.RUN)
+    assert (ended.batches, ended.rows, ended.want) == (3, 20, DesiredState.RUN)
     (run,) = server.runs(NAME)
     (view,) = run.attempts
     assert (view.number, view.state, view.exit_code, view.application) == (1, JobState.FINISHED, 0, "app-1")
@@ -227,13 +227,13 @@ def test_stop_and_resume(world: World) -> None:
     server.submit(world.submission())
     worker = world.work(1)
     wait(server, JobState.RUNNING)
-    assert server.stop(NAME).want is Want.STOP
+    assert server.stop(NAME).want is DesiredState.STOP
     wait(server, JobState.STOPPING)
     eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
     server.stop(NAME)
     worker.end("STOPPED", 0)
     wait(server, JobState.STOPPED)
-    assert server.resume(NAME).want is Want.RUN
+    assert server.resume(NAME).want is DesiredState.RUN
     again = world.work(2)
     assert again.run != worker.run
     wait(server, JobState.RUNNING)
@@ -263,7 +263,7 @@ def registry_away() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("state", "set_order", "remove_end", "evict_lease"):
-            patch.setattr(PatientJobs, name, away)
+            patch.setattr(CircuitBreaker, name, away)
         yield
 
 
@@ -520,7 +520,7 @@ def test_a_pipeline_of_the_server_is_not_run_in_the_foreground_too(world: World)
 
 def test_a_pipeline_in_the_foreground_is_not_run_by_the_server_too(world: World) -> None:
     server = world.server()
-    with locked(Places.of(world.config.home, NAME).lock, f"pipeline {NAME}", "stop it first", NAME):
+    with locked(PipelinePaths.of(world.config.home, NAME).lock, f"pipeline {NAME}", "stop it first", NAME):
         with pytest.raises(ControlConflict) as told:
             server.submit(world.submission())
         on_page(told.value, "ControlConflict: pipeline … is run in the foreground")

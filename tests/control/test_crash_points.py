@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 import pytest
 
 from jobpipe.config import load
-from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.commands import PipelineCommands
 from jobpipe.control.control_service import Submission
 from jobpipe.control.revisions.planning import Asked
-from jobpipe.jobs.allowed_paths import Roots
-from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
-from jobpipe.jobs.supervision.dependencies import Tools
-from jobpipe.jobs.supervision.reconciler import JobMachine
+from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
+from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.reconciler import JobReconciler
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import REPLACED, JobState
 from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
@@ -207,16 +207,16 @@ class ScriptServer:
         self.store = Store(script.home / "server" / "server.db", script.clock)
         plugins = script.plugins
         self._handler = script.session()
-        self.jobs = PatientJobs(self._handler.jobs)
+        self.jobs = CircuitBreaker(self._handler.jobs)
         self.jobs.watch = self._watch  # type: ignore[method-assign]
         self._heard: StateCallback | None = None
         self._told: JobRecords | None = None
-        self.tools = Tools(
+        self.tools = Dependencies(
             store=self.store,
             jobs=self.jobs,
-            loaded=LoadedPipelines(self.store, plugins),
+            loaded=DefinitionCache(self.store, plugins),
             home=script.home,
-            roots=Roots([script.folder]),
+            roots=AllowedPaths([script.folder]),
             config_file=None,
             stop_seconds=1000.0,
             lost_seconds=0.0,
@@ -224,8 +224,8 @@ class ScriptServer:
             chores_added=lambda: None,
         )
         self.plugins = plugins
-        self.changes = PipelineChanges(self.store, self.tools.loaded)
-        self.machine = JobMachine(self.tools, *KEY, wake=lambda: None)
+        self.changes = PipelineCommands(self.store, self.tools.loaded)
+        self.machine = JobReconciler(self.tools, *KEY, wake=lambda: None)
 
     def _watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
         """Tell of changes between two steps: a thread would do it at another moment each time."""

@@ -23,7 +23,7 @@ from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
 from jobpipe.pipelines.file.error_messages import field_names
 from jobpipe.pipelines.file.spec import StageSpec
 from jobpipe.pipelines.loading.loader import load_tree
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Stage
 from jobpipe.pipelines.plugins.api import Plugin
 from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInKind, Plugins
@@ -214,7 +214,7 @@ def begin_checkpoints(world: World, submission: Submission) -> None:
     pipeline = load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=plugins)
     for job in filter(has_checkpoint, pipeline.jobs.values()):
         claim(
-            Places.of(world.config.home, NAME).storage(pipeline, job.name),
+            PipelinePaths.of(world.config.home, NAME).storage(pipeline, job.name),
             owner_of(world.config.namespace, NAME, job),
         )
         offsets = world.config.home / "pipelines" / NAME / job.name / "offsets"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.jobs.supervision.circuit_breaker import AWAY_SECONDS, PatientJobs
+from jobpipe.jobs.supervision.circuit_breaker import AWAY_SECONDS, CircuitBreaker
 from jobpipe_registry.registry_errors import OrderChanged, Unavailable
 
 
@@ -21,7 +21,7 @@ def test_only_one_question_in_a_while_waits() -> None:
             raise error[0]
         return "answer"
 
-    jobs = PatientJobs(SimpleNamespace(state=state), lambda: now[0])  # type: ignore[arg-type]
+    jobs = CircuitBreaker(SimpleNamespace(state=state), lambda: now[0])  # type: ignore[arg-type]
     for _ in range(5):
         with pytest.raises(Unavailable, match="away"):
             jobs.state("p", "j")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobpipe.config.reading import file_permissions
-from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import JobState
@@ -41,7 +41,7 @@ def problems_of(root: Path, *, roots: Sequence[Path] = (), **section: Any) -> li
         "jobs": {"copy": job_of(), "own": {"application": "lib/programs/own.py"}},
     }
     folder = root / "orders"
-    return list(Roots(roots or [root]).problems(load_tree(tree, file=folder / "pipeline.yaml", folder=folder)))
+    return list(AllowedPaths(roots or [root]).problems(load_tree(tree, file=folder / "pipeline.yaml", folder=folder)))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from jobpipe.jobs.storage.job_rows import (
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.spec import ScheduleSpec
 from jobpipe.pipelines.model.graph import TopicNode
-from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from tests.pipelines.waiting import eventually
 
 JOB = JobRow(
@@ -40,7 +40,7 @@ JOB = JobRow(
     kind="query",
     scheduled=False,
     present=True,
-    want=Want.RUN,
+    want=DesiredState.RUN,
     renew=False,
     digest="d",
     reads=("a",),
@@ -72,7 +72,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
     found = Store(path, lambda: 5.0)
-    found.put_pipeline(PipelineRow(name="p", version=1, want=Want.RUN, submitted=1.0))
+    found.put_pipeline(PipelineRow(name="p", version=1, want=DesiredState.RUN, submitted=1.0))
     found.add_definition(definition(1))
     found.put_job(JOB)
     found.add_run(RUN)
@@ -87,7 +87,7 @@ def test_rows_come_back_as_they_were(store: Store, path: Path) -> None:
     assert again.run("r") == replace(RUN, attempts=1)
     assert again.open_attempt("p", "j") == ATTEMPT
     assert again.definition("p", 1) == definition(1)
-    assert again.pipelines() == [PipelineRow(name="p", version=1, want=Want.RUN, submitted=1.0)]
+    assert again.pipelines() == [PipelineRow(name="p", version=1, want=DesiredState.RUN, submitted=1.0)]
     again.close()
 
 
@@ -186,7 +186,7 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
     schedule = ScheduleRow(pipeline="p", job="j", spec=ScheduleSpec(every="hour"), accepted=datetime.now(UTC))
     IntervalStore(store).put_schedule(schedule)
     store.add_definition(definition(2))
-    store.put_pipeline(PipelineRow(name="p", version=2, want=Want.RUN, submitted=1.0))
+    store.put_pipeline(PipelineRow(name="p", version=2, want=DesiredState.RUN, submitted=1.0))
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for column in ("submitted", "submitter", "changes"):
@@ -199,7 +199,7 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
         assert again.definition("p", 1) == definition(1)
         assert again.definition("p", 2) == replace(definition(2), submitted=1.0)
         assert again.job("p", "j") == JOB
-        assert again.pipelines() == [PipelineRow(name="p", version=2, want=Want.RUN, submitted=1.0)]
+        assert again.pipelines() == [PipelineRow(name="p", version=2, want=DesiredState.RUN, submitted=1.0)]
         assert IntervalStore(again).schedule("p", "j") == schedule
     with contextlib.closing(Store(path, lambda: 5.0)) as once_more:
         assert once_more.definition("p", 2) == replace(definition(2), submitted=1.0)

@@ -10,8 +10,8 @@ import pytest
 
 from jobpipe.errors import ConfigError, LauncherUnavailable, StoreError
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
-from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import Unavailable
 from tests.control.world import NAME, World, job_of, states, status, wait
@@ -89,7 +89,7 @@ def test_a_stop_is_carried_out_though_it_was_not_read_at_first(world: World, mon
     wait(server, JobState.RUNNING)
     store = Store(world.config.home / "server" / "server.db", lambda: 0.0)
     with contextlib.closing(store):
-        fault.is_it = lambda *_: store.jobs(NAME)[0].want is Want.STOP
+        fault.is_it = lambda *_: store.jobs(NAME)[0].want is DesiredState.STOP
         fault.armed = True
         server.stop(NAME)
         eventually(lambda: fault.failed)
@@ -105,7 +105,7 @@ def test_an_old_end_record_that_cannot_be_removed_changes_nothing(
     handler.jobs.set_order(NAME, "report", old, handler.jobs.state(NAME, "report").version)
     handler.jobs.take_lease(NAME, "report", Lease("foreground", 1, "elsewhere", 1, 1.5e9, "i"), lambda why: None)
     handler.jobs.release_lease(NAME, "report", EndRecord("foreground", 1, "FAILED", 1.5e9))
-    fault = Once(monkeypatch, PatientJobs, "remove_end", Unavailable("memory", "it is away"))
+    fault = Once(monkeypatch, CircuitBreaker, "remove_end", Unavailable("memory", "it is away"))
     fault.armed = True
     server = world.server()
     server.submit(world.submission())
@@ -123,7 +123,7 @@ def test_a_stopped_pipeline_starts_no_job_that_is_added(world: World) -> None:
     server.stop(NAME)
     submitted = server.submit(world.submission({"report": job_of(), "added": job_of()}))
     assert submitted.runs == {}
-    assert status(server, "added").want is Want.STOP
+    assert status(server, "added").want is DesiredState.STOP
     server.resume(NAME)
     world.attempt(1, "added")
 
@@ -141,7 +141,7 @@ def test_a_stop_while_a_checkpoint_cannot_be_moved_is_kept(world: World, monkeyp
     server.submit(world.submission(), new_checkpoint=["report"])
     eventually(asked.is_set)
     wait(server, JobState.STOPPED)
-    assert status(server).want is Want.STOP
+    assert status(server).want is DesiredState.STOP
     assert world.cluster.submitted == []
 
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from jobpipe.jobs.supervision.assessment import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf, Step, Verdict, judge
+from jobpipe.jobs.supervision.assessment import Assessment, EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf, Step, judge
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState
 
 # A row may name several values, separated by /; * is any. The first row that fits counts, and each must be the first
@@ -103,10 +103,10 @@ def facts(key: Key) -> Facts:
     )
 
 
-def expected(result: str, lease: str) -> Verdict:
+def expected(result: str, lease: str) -> Assessment:
     state, step, *rest = result.removesuffix("!").split()
     recorded = step == "record"
-    return Verdict(
+    return Assessment(
         state=None if state == "-" else JobState(state),
         step=Step(step),
         free=recorded and lease == "none",

@@ -33,7 +33,7 @@ from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.pipelines.file.problems import Problem
-from jobpipe.pipelines.model.job_states import ENDED, JobState, Want
+from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 
 DEADLINE = 20.0
 
@@ -126,7 +126,7 @@ class MemoryControl(Control):
             name=job,
             kind="query",
             state=state,
-            want=Want.RUN,
+            want=DesiredState.RUN,
             known_at=1000.5,
             since=1000.0,
             run=run.id,
@@ -151,7 +151,7 @@ class MemoryControl(Control):
         self.kept[(name, version)] = (kept, submission)
         self.submissions[name] = submission
         self.statuses[name] = PipelineStatus(
-            name=name, file=submission.file, version=version, want=Want.RUN, submitted=time.time(), jobs=jobs
+            name=name, file=submission.file, version=version, want=DesiredState.RUN, submitted=time.time(), jobs=jobs
         )
         runs = {job.name: str(job.run) for job in jobs}
         return Submitted(pipeline=name, created=created, version=version, runs=runs, warnings=self.warnings)
@@ -207,7 +207,7 @@ class MemoryControl(Control):
 
     def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         self._called("stop", pipeline, job)
-        return self._change(pipeline, job, lambda each: replace(each, want=Want.STOP, state=JobState.STOPPED))
+        return self._change(pipeline, job, lambda each: replace(each, want=DesiredState.STOP, state=JobState.STOPPED))
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         self._called("resume", pipeline, job)

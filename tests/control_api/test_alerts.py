@@ -19,7 +19,7 @@ from jobpipe.config import Config, load
 from jobpipe.control.control_service import Submission
 from jobpipe.control.job_alerts import Alerts
 from jobpipe.errors import StoreError
-from jobpipe.jobs.alerts.webhook import Hook, HookError, HookRefused, post
+from jobpipe.jobs.alerts.webhook import Webhook, WebhookError, WebhookRefused, post
 from jobpipe.net.tls.certificates import BOTH, init_ca, issue
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.kit import DEADLINE, MemoryControl, tree, until
@@ -312,14 +312,14 @@ def test_https_checks_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     context.load_cert_chain(files.cert, files.key)
     receiver = Receiver(200, tls=context)
     try:
-        hook = Hook.parse(f"https://localhost:{receiver.port}/x")
-        with pytest.raises(HookError, match="SSLCertVerificationError"):
+        hook = Webhook.parse(f"https://localhost:{receiver.port}/x")
+        with pytest.raises(WebhookError, match="SSLCertVerificationError"):
             post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.1"])
         monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
         post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.1"])
         assert receiver.next() == {"a": 1, "path": "/x"}
-        with pytest.raises(HookError, match="SSLCertVerificationError"):  # the name is not in the certificate
-            post(Hook.parse(f"https://127.0.0.1:{receiver.port}/x"), {}, resolver=lambda host, port: ["127.0.0.1"])
+        with pytest.raises(WebhookError, match="SSLCertVerificationError"):  # the name is not in the certificate
+            post(Webhook.parse(f"https://127.0.0.1:{receiver.port}/x"), {}, resolver=lambda host, port: ["127.0.0.1"])
     finally:
         receiver.close()
 
@@ -331,7 +331,7 @@ def test_https_checks_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_the_first_address_that_answers_is_taken(addresses: list[str], receiver: Receiver) -> None:
     """Q9: IPv6 without a route, or a server that is down, listed first; the receiver listens at 127.0.0.1 alone."""
-    hook = Hook.parse(f"http://localhost:{receiver.port}/x")
+    hook = Webhook.parse(f"http://localhost:{receiver.port}/x")
     post(hook, {"a": 1}, resolver=lambda host, port: addresses)
     assert receiver.next() == {"a": 1, "path": "/x"}
 
@@ -351,7 +351,7 @@ def test_an_address_whose_tls_fails_is_left_for_the_next(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("jobpipe.jobs.alerts.webhook.socket.create_connection", routed)
     try:
-        hook = Hook.parse(f"https://localhost:{receiver.port}/x")
+        hook = Webhook.parse(f"https://localhost:{receiver.port}/x")
         post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.2", "127.0.0.1"])
         assert receiver.next() == {"a": 1, "path": "/x"}
     finally:
@@ -372,12 +372,12 @@ def test_silent_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("jobpipe.jobs.alerts.webhook.socket.create_connection", connect)
     monkeypatch.setattr("jobpipe.jobs.alerts.webhook.time.monotonic", lambda: now[0])
-    hook, silent = Hook.parse("http://localhost:1/x"), [f"127.0.0.{number}" for number in range(1, 20)]
-    with pytest.raises(HookError, match=r"no answer \(Network is unreachable; Connection timed out\)$"):
+    hook, silent = Webhook.parse("http://localhost:1/x"), [f"127.0.0.{number}" for number in range(1, 20)]
+    with pytest.raises(WebhookError, match=r"no answer \(Network is unreachable; Connection timed out\)$"):
         post(hook, {}, resolver=lambda host, port: ["::1", *silent])
     assert asked == [("::1", 2.0), *((each, 2.0) for each in silent[:5])]
     asked.clear()
-    with pytest.raises(HookError):
+    with pytest.raises(WebhookError):
         post(hook, {}, resolver=lambda host, port: silent[:2])
     assert asked == [("127.0.0.1", 5.0), ("127.0.0.2", 5.0)]
 
@@ -396,8 +396,8 @@ def test_silent_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(HookRefused):
-        Hook.parse(url)
+    with pytest.raises(WebhookRefused):
+        Webhook.parse(url)
 
 
 @pytest.mark.parametrize(
@@ -432,8 +432,8 @@ def test_a_resolver_that_lies(addresses: list[str], monkeypatch: pytest.MonkeyPa
         raise AssertionError("connected")
 
     monkeypatch.setattr("socket.create_connection", connect)
-    hook = Hook.parse("https://alerts.example.org/x")
-    with pytest.raises(HookRefused):
+    hook = Webhook.parse("https://alerts.example.org/x")
+    with pytest.raises(WebhookRefused):
         post(hook, {}, resolver=lambda host, port: addresses)
 
 
@@ -446,20 +446,20 @@ def test_a_private_address_needs_an_entry(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError(111, "Connection refused")
 
     monkeypatch.setattr("socket.create_connection", connect)
-    hook, allowed = Hook.parse("https://Alerts.example.org:8443/x"), ["alerts.example.org:8443"]
+    hook, allowed = Webhook.parse("https://Alerts.example.org:8443/x"), ["alerts.example.org:8443"]
     answers = iter([["10.0.0.1"], ["169.254.169.254"]])
-    with pytest.raises(HookError, match="no answer"):
+    with pytest.raises(WebhookError, match="no answer"):
         post(hook, {}, allowed=allowed, resolver=lambda host, port: next(answers))
     assert connected == [("10.0.0.1", 8443)]
-    other = Hook.parse("https://alerts.example.org/x")
-    with pytest.raises(HookRefused, match=r"jobpipe\.server\.webhooks"):
+    other = Webhook.parse("https://alerts.example.org/x")
+    with pytest.raises(WebhookRefused, match=r"jobpipe\.server\.webhooks"):
         post(other, {}, allowed=allowed, resolver=lambda host, port: ["10.0.0.1"])
-    with pytest.raises(HookRefused, match="metadata"):
+    with pytest.raises(WebhookRefused, match="metadata"):
         post(hook, {}, allowed=allowed, resolver=lambda host, port: ["169.254.169.254"])
     assert len(connected) == 1
 
 
 def test_loopback_that_is_elsewhere() -> None:
     """`localhost` with the address of another host."""
-    with pytest.raises(HookRefused, match="names loopback"):
-        post(Hook.parse("http://localhost:1/x"), {}, resolver=lambda host, port: ["93.184.216.34"])
+    with pytest.raises(WebhookRefused, match="names loopback"):
+        post(Webhook.parse("http://localhost:1/x"), {}, resolver=lambda host, port: ["93.184.216.34"])

@@ -19,8 +19,8 @@ from jobpipe.control.control_service import Action, JobPlan, Plan, RevisionView
 from jobpipe.jobs.storage.file_lock import locked
 from jobpipe.jobs.storage.job_rows import PipelineRow
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.pipelines.model.job_states import Want
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.job_states import DesiredState
+from jobpipe.pipelines.model.paths import PipelinePaths
 from tests.control_api.kit import Served, tree
 from tests.troubleshooting import on_page
 
@@ -128,7 +128,7 @@ def test_a_plan_without_a_server(run: Run, file: str, home: Path) -> None:
     assert "no control server of" in done.stderr
     assert not (home / "server").exists()
     store = Store(home / "server" / "server.db", lambda: 5.0)
-    store.put_pipeline(PipelineRow(name="flights", version=1, want=Want.RUN, submitted=1.0))
+    store.put_pipeline(PipelineRow(name="flights", version=1, want=DesiredState.RUN, submitted=1.0))
     store.close()
     assert "start it with `jobpipe server`" in run("pipeline", "plan", file, code=3).stderr
 
@@ -150,7 +150,7 @@ def test_a_plan_without_a_server_is_refused_as_a_submission_would_be(
     outside.parent.mkdir()
     outside.write_text(Path(file).read_text())
     assert f"lies outside {tmp_path / 'work'}" in run("pipeline", "plan", str(outside), code=2).stderr
-    own = Places.of(home, "flights")
+    own = PipelinePaths.of(home, "flights")
     with locked(own.lock, "it", "stop it first", "home"):
         assert "refused: pipeline flights is run in the foreground" in run("pipeline", "plan", file, code=1).stdout
     (own.folder / ".topic-prefix").write_text("dev.\n")

@@ -290,17 +290,17 @@ def test_what_cannot_be_looked_at_is_refused(served: Served, monkeypatch: pytest
 
 
 def test_the_default_roots_are_homes(tmp_path: Path) -> None:
-    from jobpipe.jobs.allowed_paths import Roots
+    from jobpipe.jobs.allowed_paths import AllowedPaths
 
-    roots = Roots.of(load(overrides={"home": str(tmp_path / "h")}, environ={}))
+    roots = AllowedPaths.of(load(overrides={"home": str(tmp_path / "h")}, environ={}))
     assert set(roots.folders) == {Path(os.path.realpath(Path.home())), tmp_path / "h"}
 
 
 def test_the_remedy_has_the_line_the_file_and_the_command(tmp_path: Path) -> None:
-    from jobpipe.jobs.allowed_paths import Roots
+    from jobpipe.jobs.allowed_paths import AllowedPaths
 
     (tmp_path / "in").mkdir()
-    roots = Roots([tmp_path / "in"], tmp_path / "jobpipe.yaml")
+    roots = AllowedPaths([tmp_path / "in"], tmp_path / "jobpipe.yaml")
     assert roots.folder(tmp_path / "in") == tmp_path / "in"
     with pytest.raises(ConfigError) as caught:
         roots.folder(tmp_path / "out")

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from jobpipe.jobs.schedules.schedule_decisions import Books, Decision, IntervalState, decide, repeated, skipped
+from jobpipe.jobs.schedules.schedule_decisions import Decision, IntervalState, ScheduleState, decide, repeated, skipped
 from jobpipe.jobs.schedules.schedule_rule import Interval, Rule
 
 OPEN = (IntervalState.WAITING, IntervalState.RUNNING, IntervalState.FAILED)
@@ -99,7 +99,7 @@ class Server:
         """Return what to do by the books; now and then ask twice."""
         self.looks += 1
         failed = self.intervals(IntervalState.FAILED)
-        books = Books(
+        books = ScheduleState(
             accepted=self.accepted,
             waiting=self.intervals(IntervalState.WAITING),
             running=self.intervals(IntervalState.RUNNING),

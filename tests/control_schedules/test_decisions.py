@@ -9,9 +9,9 @@ import pytest
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.jobs.schedules.schedule_decisions import (
     Backfill,
-    Books,
     Decision,
     IntervalState,
+    ScheduleState,
     backfill,
     decide,
     repeated,
@@ -35,7 +35,7 @@ def hourly(**more: Any) -> Rule:
 
 
 def decision(of: Rule, now: str, **books: Any) -> Decision:
-    return decide(of, Books(accepted=at("2026-11-01 00:00"), **books), at(f"2026-11-01 {now}"))
+    return decide(of, ScheduleState(accepted=at("2026-11-01 00:00"), **books), at(f"2026-11-01 {now}"))
 
 
 # -- due or not
@@ -51,7 +51,7 @@ def test_nothing_is_due_before_the_end_and_the_delay() -> None:
 
 
 def test_a_clock_that_went_back() -> None:
-    found = decide(hourly(), Books(accepted=at("2026-11-01 05:00")), at("2026-10-30 12:00"))
+    found = decide(hourly(), ScheduleState(accepted=at("2026-11-01 05:00")), at("2026-10-30 12:00"))
     assert found == Decision(accepted=at("2026-11-01 05:00"), look_again=at("2026-11-01 06:00"))
 
 
@@ -64,16 +64,16 @@ def test_the_first_interval_is_a_whole_one_or_begins_at_the_start() -> None:
 
 def test_no_interval_begins_at_the_end_or_later() -> None:
     of = hourly(end="2026-11-01T02:30:00Z", catchup="all")
-    found = decide(of, Books(accepted=at("2026-11-01 02:00")), at("2026-11-01 09:00"))
+    found = decide(of, ScheduleState(accepted=at("2026-11-01 02:00")), at("2026-11-01 09:00"))
     assert (found.accept, found.look_again) == (hour(2), None)
-    assert decide(of, Books(accepted=found.accepted), at("2026-11-02 00:00")).accept is None
+    assert decide(of, ScheduleState(accepted=found.accepted), at("2026-11-02 00:00")).accept is None
     of = hourly(end="2026-11-01T02:00:00Z", catchup="latest")
     assert decision(of, "09:00").accept == hour(0, 2)
 
 
 def test_a_rule_that_was_changed() -> None:
     """It goes on where the former one came to; what a later start leaves out is listed."""
-    books = Books(accepted=at("2026-11-01 14:00"))
+    books = ScheduleState(accepted=at("2026-11-01 14:00"))
     now = at("2026-11-02 01:00")
     assert decide(rule("day"), books, now).accept == span("2026-11-01 14:00", "2026-11-02 00:00")
     found = decide(hourly(start="2026-11-01T22:00:00Z"), books, now)
@@ -88,7 +88,7 @@ def test_catchup_all_is_a_run_for_each() -> None:
     found = decision(hourly(), "07:30")
     assert found.accept == found.begin == hour(0)
     assert (found.left_out, found.accepted) == ((), at("2026-11-01 01:00"))
-    following = decide(hourly(), Books(accepted=found.accepted), at("2026-11-01 07:30"))
+    following = decide(hourly(), ScheduleState(accepted=found.accepted), at("2026-11-01 07:30"))
     assert following.accept == following.begin == hour(1)
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobpipe.control.scheduler.scheduler import Scheduler, ScheduleTools
+from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerDependencies
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.interval_store import IntervalStore, shown_time
 from jobpipe.jobs.storage.job_store import Store
@@ -68,7 +68,7 @@ class HoursServer(ScriptServer):
         super().__init__(script)
         self.books = IntervalStore(self.store)
         self.scheduler = Scheduler(
-            ScheduleTools(
+            SchedulerDependencies(
                 store=self.store,
                 changes=self.changes,
                 look=lambda keys: self.machine.changed(),

@@ -16,19 +16,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.commands import PipelineCommands
 from jobpipe.control.control_service import Submission
 from jobpipe.control.revisions.planning import Asked
-from jobpipe.control.scheduler.scheduler import Scheduler, ScheduleTools
+from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerDependencies
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.schedules.schedule_rule import Interval
 from jobpipe.jobs.storage.interval_store import OPEN, IntervalRow, IntervalStore
 from jobpipe.jobs.storage.job_rows import RunRow
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.dependencies import Tools
-from jobpipe.jobs.supervision.transitions import JobBook
+from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.transitions import JobTransitions
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
@@ -85,9 +85,9 @@ class Life:
         self.plugins = Plugins()
         store = self.store = Store(self.folder / "server.db", lambda: self.now.timestamp())
         self.books = IntervalStore(store)
-        loaded = LoadedPipelines(store, self.plugins)
-        self.changes = PipelineChanges(store, loaded)
-        tools = ScheduleTools(
+        loaded = DefinitionCache(store, self.plugins)
+        self.changes = PipelineCommands(store, loaded)
+        tools = SchedulerDependencies(
             store=store,
             changes=self.changes,
             look=lambda keys: None,
@@ -96,8 +96,8 @@ class Life:
         )
         self.scheduler = Scheduler(tools, self.plugins)
         unused: Any = None
-        self.book = JobBook(
-            Tools(
+        self.book = JobTransitions(
+            Dependencies(
                 store=store,
                 jobs=unused,
                 loaded=loaded,

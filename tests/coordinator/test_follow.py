@@ -16,7 +16,7 @@ from jobpipe.coordinator.handlers.flow_handlers import QUIET_SECONDS, _Waiting
 from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
 from jobpipe.coordinator.topic.flow_reads import GROUP
 from jobpipe.coordinator.topic.log_thread import LogThread
-from jobpipe.coordinator.topic.topic_state import Bell, either
+from jobpipe.coordinator.topic.topic_state import WakeUp, either
 from jobpipe.errors import (
     ConfigError,
     DataLoss,
@@ -239,7 +239,7 @@ def test_a_batch_that_is_sealed_again_wakes_a_task(world: World) -> None:
 
 def test_a_ring_is_heard_from_the_moment_of_the_call() -> None:
     async def work() -> None:
-        first, second = Bell(), Bell()
+        first, second = WakeUp(), WakeUp()
         asyncio.get_running_loop().call_soon(second.ring)
         async with asyncio.timeout(5.0):
             await either((first, second), 20.0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobpipe.coordinator.topic.fair_executor import AHEAD, TurnThread
+from jobpipe.coordinator.topic.fair_executor import AHEAD, FairExecutor
 from jobpipe.net.servers.identity_quota import asking
 from tests.coordinator.kit import run, until
 
@@ -17,7 +17,7 @@ class Held:
     """A thread whose first pieces of work wait, so that others queue; what runs says so in order."""
 
     def __init__(self) -> None:
-        self.thread = TurnThread("tested")
+        self.thread = FairExecutor("tested")
         self.order: list[str] = []
         self.go_on = threading.Event()
         self._first = [asyncio.create_task(self.thread.run(self.go_on.wait)) for _ in range(AHEAD)]

@@ -14,7 +14,7 @@ from jobpipe.config import Config
 from jobpipe.demo import demo_run, run_demo
 from jobpipe.demo.demo_folder import HOME, marked_processes
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples
-from jobpipe.jobs.foreground.foreground_run import Ran
+from jobpipe.jobs.foreground.foreground_run import RunResult
 from jobpipe.jobs.foreground.progress_display import open_board
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.launchers import local_launcher
@@ -87,7 +87,7 @@ def test_of_two_jobs_that_fail_the_first_is_to_blame(
         JobView(name, JobState.FAILED, 1, 1, seconds, f"{name} failed", 0, 0, tmp_path / f"{name}.log")
         for name, seconds in (("publish", 9.0), ("delays", 8.0))
     ]
-    monkeypatch.setattr(demo_run, "run_pipeline", lambda *_, **__: Ran(tuple(views), None, late=False, topics=()))
+    monkeypatch.setattr(demo_run, "run_pipeline", lambda *_, **__: RunResult(tuple(views), None, late=False, topics=()))
     with pytest.raises(Exception, match="job delays failed: delays failed"):
         demo_run._run_jobs(tmp_path, Config(), examples / PIPELINE, 0.0, console, plain=True)
 

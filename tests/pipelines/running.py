@@ -99,10 +99,10 @@ class Runner:
 
     def tail(self, topic: str, *options: str) -> list[str]:
         """Return the lines that ``jobpipe tail`` prints of a topic that has ended, which is served meanwhile."""
-        from jobpipe.publishing.serving.spool_server import StandIn
+        from jobpipe.publishing.serving.spool_server import SpoolServer
 
         command = [str(Path(sys.executable).with_name("jobpipe")), "--config", str(self._config), "tail", topic]
-        with StandIn(self.config, topic):
+        with SpoolServer(self.config, topic):
             done = subprocess.run(
                 [*command, "--from", "earliest", *options], capture_output=True, text=True, timeout=SECONDS, check=False
             )
@@ -217,11 +217,11 @@ def committed(folder: Path) -> list[str]:
 
 def read_topic(config: Config, topic: str) -> Iterator[dict[str, object]]:
     """Yield the rows of a topic that has ended, from its spool, served here."""
-    from jobpipe.publishing.serving.spool_server import StandIn
+    from jobpipe.publishing.serving.spool_server import SpoolServer
     from jobpipe.subscribing.python_client import subscribe
 
     with (
-        StandIn(config, topic),
+        SpoolServer(config, topic),
         subscribe(topic, name=f"test-{uuid.uuid4().hex[:6]}", starting="earliest", config=config) as batches,
     ):
         for batch in batches.batches(PATIENCE):

@@ -12,8 +12,8 @@ import pytest
 
 from jobpipe.config.types.secrets import Secret
 from jobpipe.jobs.alerts import alert_queue
-from jobpipe.jobs.alerts.alert_queue import GIVE_UP_SECONDS, MOST_WAITING, REJECTED_ATTEMPTS, SENDERS, Alert, Outbox
-from jobpipe.jobs.alerts.webhook import Hook, HookError, HookRefused, HookRejected
+from jobpipe.jobs.alerts.alert_queue import GIVE_UP_SECONDS, MOST_WAITING, REJECTED_ATTEMPTS, SENDERS, Alert, AlertQueue
+from jobpipe.jobs.alerts.webhook import Webhook, WebhookError, WebhookRefused, WebhookRejected
 from tests.pipelines.waiting import DEADLINE, eventually
 
 
@@ -25,7 +25,7 @@ class Hooks:
         self.sent: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self.tried: list[tuple[str, int]] = []
 
-    def post(self, hook: Hook, message: Mapping[str, Any], **_: object) -> None:
+    def post(self, hook: Webhook, message: Mapping[str, Any], **_: object) -> None:
         self.tried.append((hook.target, message["event"]))
         self.answers.get(hook.target, lambda: None)()
         self.sent.put((hook.target, message["event"]))
@@ -50,7 +50,7 @@ class Made:
     def __init__(self) -> None:
         self.now = 1000.0
         self.done: list[int] = []
-        self.outbox = Outbox(
+        self.outbox = AlertQueue(
             environ=ENVIRON, done=lambda alert: self.done.append(alert.event), first_delay=0.001, clock=lambda: self.now
         )
         self.outbox.start()
@@ -78,7 +78,7 @@ def made(hooks: Hooks) -> Iterator[Made]:
     found.outbox.close()
 
 
-def fail(error: HookError) -> Callable[[], None]:
+def fail(error: WebhookError) -> Callable[[], None]:
     def answer() -> None:
         raise error
 
@@ -89,7 +89,7 @@ def test_dead_webhooks_delay_no_other_one(made: Made, hooks: Hooks, monkeypatch:
     """Though there are more of them than threads, with more alerts than one queue has."""
     monkeypatch.setattr(made.outbox, "_first_delay", 3600.0)
     for number in range(SENDERS + 2):
-        hooks.answers[f"/DEAD{number}"] = fail(HookError("no answer"))
+        hooks.answers[f"/DEAD{number}"] = fail(WebhookError("no answer"))
         for event in range(MOST_WAITING):
             made.add(f"DEAD{number}", event)
     made.add("A", 7)
@@ -119,7 +119,7 @@ def test_one_attempt_at_a_time_for_each_address_in_order(made: Made, hooks: Hook
 def test_an_alert_waits_for_hours_and_is_given_up_then(
     made: Made, hooks: Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hooks.answers["/A"] = fail(HookError("no answer"))
+    hooks.answers["/A"] = fail(WebhookError("no answer"))
     made.add("A", 1)
     eventually(lambda: len(hooks.tried) > 6)
     made.now += GIVE_UP_SECONDS - 1.0
@@ -132,10 +132,10 @@ def test_an_alert_waits_for_hours_and_is_given_up_then(
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts"), [(HookRejected("status 404"), REJECTED_ATTEMPTS), (HookRefused("status 302"), 1)]
+    ("error", "attempts"), [(WebhookRejected("status 404"), REJECTED_ATTEMPTS), (WebhookRefused("status 302"), 1)]
 )
 def test_what_is_refused_is_given_up_sooner_and_the_next_one_is_sent(
-    made: Made, hooks: Hooks, error: HookError, attempts: int, caplog: pytest.LogCaptureFixture
+    made: Made, hooks: Hooks, error: WebhookError, attempts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
     hooks.answers["/A"] = lambda: fail(error)() if hooks.tried[-1][1] == 1 else None
@@ -151,7 +151,7 @@ def test_of_too_many_the_oldest_are_given_up(
 ) -> None:
     monkeypatch.setattr(made.outbox, "_first_delay", 3600.0)
     monkeypatch.setattr(alert_queue, "MOST_DESTINATIONS", 1)
-    hooks.answers["/A"] = fail(HookError("no answer"))
+    hooks.answers["/A"] = fail(WebhookError("no answer"))
     for event in range(MOST_WAITING):
         made.add("A", event)
     eventually(lambda: not any(each.busy for each in made.outbox._destinations.values()))
@@ -168,6 +168,6 @@ def test_the_end_waits_a_while_for_what_is_not_sent(hooks: Hooks) -> None:
     assert made.outbox.close(within=DEADLINE) == 0
     assert made.done == [1]
     made = Made()
-    hooks.answers["/A"] = fail(HookError("no answer"))
+    hooks.answers["/A"] = fail(WebhookError("no answer"))
     made.add("A", 1)
     assert made.outbox.close(within=0.01) == 1

@@ -16,11 +16,11 @@ from pyspark import SparkContext
 from jobpipe.config import load
 from jobpipe.jobs.runner import spark_submit_entry
 from jobpipe.jobs.runner.attempt import _really
-from jobpipe.jobs.workloads.application import ApplicationWork
+from jobpipe.jobs.workloads.application import ApplicationWorkload
 from jobpipe.jobs.workloads.progress_reports import read_report
 from jobpipe.jobs.workloads.spark_session import session_keys
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done
+from jobpipe.jobs.workloads.workload import WorkloadOutcome
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED
@@ -97,7 +97,7 @@ def test_shuffles_of_a_local_master(write: Write, tmp_path: Path, monkeypatch: p
 @pytest.mark.processes
 def test_a_stop_without_a_jvm_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """What watches the JVM asks this process to stop when it is gone."""
-    stopped = Done(stopped=True, batches=3, rows=40)
+    stopped = WorkloadOutcome(stopped=True, batches=3, rows=40)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as jvm:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
         assert _really(stopped) == stopped
@@ -105,7 +105,7 @@ def test_a_stop_without_a_jvm_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
         jvm.wait(DEADLINE)
         told = _really(stopped)
         assert (told.error, told.stopped, told.batches, told.rows) == ("JvmGone", False, 3, 40)
-        assert _really(Done()) == Done()
+        assert _really(WorkloadOutcome()) == WorkloadOutcome()
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_an_attempt_that_was_replaced_ends_without_its_log(kept: str) -> None:
 def test_a_program_that_nobody_stopped(tmp_path: Path, ending: str, error: str) -> None:
     (tmp_path / "own.py").write_text(ending)
     before = signal.getsignal(signal.SIGTERM)
-    done = ApplicationWork(tmp_path / "own.py", []).run(StopRequest(DEADLINE))
+    done = ApplicationWorkload(tmp_path / "own.py", []).run(StopRequest(DEADLINE))
     assert (done.error, done.stopped) == (error, False)
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -172,7 +172,7 @@ def test_a_program_that_was_stopped(tmp_path: Path) -> None:
     stop = StopRequest(DEADLINE)
     (tmp_path / "own.py").write_text("import time; time.sleep(600)")
     stop.ask("a stop was ordered")
-    assert ApplicationWork(tmp_path / "own.py", []).run(stop) == Done(stopped=True)
+    assert ApplicationWorkload(tmp_path / "own.py", []).run(stop) == WorkloadOutcome(stopped=True)
 
 
 @pytest.mark.processes

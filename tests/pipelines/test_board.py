@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from jobpipe.jobs.foreground import progress_display as module
-from jobpipe.jobs.foreground.progress_display import BoardConsole, LiveBoard, PlainBoard, common_prefix, open_board
+from jobpipe.jobs.foreground.progress_display import DisplayConsole, LineDisplay, LiveDisplay, common_prefix, open_board
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.model.job_states import JobState
@@ -43,7 +43,7 @@ class Plain:
 
     def __init__(self) -> None:
         self._console = console()
-        self._board = PlainBoard(self._console)
+        self._board = LineDisplay(self._console)
 
     def show(self, topics: Sequence[TopicView] = (), jobs: Sequence[JobView] = ()) -> list[str]:
         with self._board as board:
@@ -52,11 +52,11 @@ class Plain:
 
 
 def test_which_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_board(console(terminal=True), "x", plain=False), LiveBoard)
-    assert isinstance(open_board(console(terminal=True), "x", plain=True), PlainBoard)
-    assert isinstance(open_board(console(), "x", plain=False), PlainBoard)
+    assert isinstance(open_board(console(terminal=True), "x", plain=False), LiveDisplay)
+    assert isinstance(open_board(console(terminal=True), "x", plain=True), LineDisplay)
+    assert isinstance(open_board(console(), "x", plain=False), LineDisplay)
     monkeypatch.setenv("TERM", "dumb")  # it has no cursor that could go back
-    assert isinstance(open_board(console(terminal=True), "x", plain=False), PlainBoard)
+    assert isinstance(open_board(console(terminal=True), "x", plain=False), LineDisplay)
 
 
 def test_a_line_for_each_change_of_a_topic(clock: Clock) -> None:
@@ -93,13 +93,13 @@ def test_a_summary_each_minute(clock: Clock) -> None:
 
 def test_how_many_rows_will_come(clock: Clock) -> None:
     shown = console(terminal=True)
-    with LiveBoard(shown, "demo", {"flights": 336_776}) as board:
+    with LiveDisplay(shown, "demo", {"flights": 336_776}) as board:
         board.show([TOPIC, TopicView("delays", "live", 5)], [JOB])
     text = shown.export_text()
     assert "12,345 of 336,776" in text
     assert "  5 of" not in text
     plain = console()
-    board = PlainBoard(plain, {"flights": 336_776})
+    board = LineDisplay(plain, {"flights": 336_776})
     clock.now += module.SUMMARY_SECONDS
     board.show([TOPIC], [JOB])
     assert "flights 12,345 of 336,776 rows, 100 rows/s" in plain.export_text()
@@ -110,7 +110,7 @@ def test_names_on_a_narrow_terminal_are_whole(clock: Clock, width: int) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True, width=width, record=True)
     lines = [SubscriptionView(f"shop.{name}", "connected", 0, 10, 0) for name in ("print-orders", "store-orders")]
     topics = [TopicView("dev.bad-orders", "live"), TopicView("dev.big-orders", "live", subscriptions=tuple(lines))]
-    with LiveBoard(shown, "pipeline shop") as board:
+    with LiveDisplay(shown, "pipeline shop") as board:
         board.show(topics, [JOB])
     text = shown.export_text()
     for part in ("dev.…", "bad-orders", "big-orders", "shop.…", "print-orders", "store-orders", "lag rows", "rows/s"):
@@ -168,7 +168,7 @@ def test_tables_on_a_terminal(clock: Clock) -> None:
     report = replace(JOB, rows=1500, rows_per_second=250.0, lag_rows=20)
     jobs = [report, replace(JOB, name="audit", state=JobState.FAILED, attempts=3, detail="SchemaMismatch [stage 2]")]
     jobs.append(replace(JOB, name="flow", batches=3))
-    with LiveBoard(shown, "pipeline flights") as board:
+    with LiveDisplay(shown, "pipeline flights") as board:
         clock.now += 65
         board.show([TOPIC, TopicView("delays")], jobs)
     text = shown.export_text()
@@ -185,7 +185,7 @@ def test_tables_on_a_terminal(clock: Clock) -> None:
 def test_without_colours_there_are_no_styles(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn() -> str:
         file = io.StringIO()
-        with LiveBoard(BoardConsole(file=file, force_terminal=True, width=160), "pipeline flights") as board:
+        with LiveDisplay(DisplayConsole(file=file, force_terminal=True, width=160), "pipeline flights") as board:
             board.show([TOPIC], [replace(JOB, state=JobState.FAILED)])
         return file.getvalue()
 
@@ -198,7 +198,7 @@ def test_without_colours_there_are_no_styles(clock: Clock, monkeypatch: pytest.M
 
 def test_on_a_low_terminal_the_jobs_are_seen(clock: Clock) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True, width=160, height=10, record=True)
-    board = LiveBoard(shown, "pipeline flights")
+    board = LiveDisplay(shown, "pipeline flights")
     with board:
         board.show([replace(TOPIC, topic=f"topic{number}") for number in range(30)], [JOB])
         assert "report" in shown.export_text(clear=False)
@@ -209,22 +209,22 @@ def test_a_console_whose_reader_is_gone() -> None:
     read, write = os.pipe()
     os.close(read)
     with open(write, "w", encoding="utf-8") as file:
-        shown = BoardConsole(file=file)
-        PlainBoard(shown).show([], [JOB])
-        PlainBoard(shown).show([], [JOB])
+        shown = DisplayConsole(file=file)
+        LineDisplay(shown).show([], [JOB])
+        LineDisplay(shown).show([], [JOB])
         assert shown.quiet
 
 
 def test_without_topics_there_is_a_title(clock: Clock) -> None:
     shown = console(terminal=True)
-    with LiveBoard(shown, "pipeline [flights]") as board:
+    with LiveDisplay(shown, "pipeline [flights]") as board:
         board.show([], [JOB])
     assert "pipeline [flights], 0 s" in shown.export_text()
 
 
 def test_what_is_shown_is_no_markup(clock: Clock) -> None:
     shown = console(terminal=True)
-    with LiveBoard(shown, "pipeline [flights]") as board:
+    with LiveDisplay(shown, "pipeline [flights]") as board:
         lines = (replace(LINES[0], name="[/red]"),)
         board.show(
             [replace(TOPIC, waiting="no room for [bold] of [/a]", subscriptions=lines)], [replace(JOB, name="[b]")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import RegistryUnavailable
-from jobpipe.jobs.runner.job_lease import Holding, Replaced
+from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.registry_jobs import Jobs
@@ -26,7 +26,7 @@ class Attempt:
         self.jobs: Jobs = self.handler.jobs
         self.lost: list[str] = []
         self.order(1)
-        self.holding = Holding(self.jobs, *JOB, "run-1", 1, on_replaced=self.lost.append, on_stop=lambda: None)
+        self.holding = JobLease(self.jobs, *JOB, "run-1", 1, on_replaced=self.lost.append, on_stop=lambda: None)
 
     def order(self, number: int) -> None:
         self.jobs.set_order(*JOB, Order("run-1", number, "run"), self.jobs.state(*JOB).version)
@@ -60,7 +60,7 @@ def test_taken_again_after_the_session(world: MemoryWorld, attempt: Attempt) -> 
 
 def test_another_attempt_was_ordered(attempt: Attempt) -> None:
     attempt.order(2)
-    with pytest.raises(Replaced, match="attempt 2 of run run-1"):
+    with pytest.raises(LeaseLost, match="attempt 2 of run run-1"):
         attempt.holding.confirm(5.0, lambda: False)
 
 
@@ -71,9 +71,9 @@ def test_another_process_has_the_lease(world: MemoryWorld, attempt: Attempt) -> 
     jobs.join(DEADLINE)
     other = world.handler().jobs
     other.evict_lease(*JOB, attempt.holding.lease.instance)
-    twin = Holding(other, *JOB, "run-1", 1, on_replaced=lambda _: None, on_stop=lambda: None)
+    twin = JobLease(other, *JOB, "run-1", 1, on_replaced=lambda _: None, on_stop=lambda: None)
     assert twin.take(5.0, lambda: False)
-    with pytest.raises(Replaced):
+    with pytest.raises(LeaseLost):
         attempt.holding.confirm(5.0, lambda: False)
     assert other.state(*JOB).lease == twin.lease
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jobpipe.config import load
-from jobpipe.jobs.runner.job_lease import Replaced
+from jobpipe.jobs.runner.job_lease import LeaseLost
 from jobpipe.pipelines.dead_letters import dead_letter_split, letter_ledger
 from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters, dead_letters_for
-from jobpipe.pipelines.dead_letters.letter_ledger import LetterNotes, note_of_run
+from jobpipe.pipelines.dead_letters.letter_ledger import LetterLedger, note_of_run
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.graph import subscribers_of
@@ -121,7 +121,7 @@ errors: {tolerance: all, dead-letters: bad}
 """)
     )
     (job,) = pipeline.jobs.values()
-    before = LetterNotes(NO_SPARK, str(tmp_path / "state"))
+    before = LetterLedger(NO_SPARK, str(tmp_path / "state"))
     for name in (note_of_run("r1"), note_of_run("r2"), "7"):
         before.note(name, "1:5")
     asked: list[int] = []
@@ -149,24 +149,24 @@ errors: {tolerance: all, dead-letters: bad}
 
 def test_a_run_that_is_made_again_finds_its_note(tmp_path: Path) -> None:
     """After other runs of the job."""
-    LetterNotes(NO_SPARK, str(tmp_path)).note(note_of_run("r1"), "1:5")
-    LetterNotes(NO_SPARK, str(tmp_path)).forget_other_runs(note_of_run("r2"), lambda: None)
-    assert LetterNotes(NO_SPARK, str(tmp_path)).of(note_of_run("r1")) == "1:5"
+    LetterLedger(NO_SPARK, str(tmp_path)).note(note_of_run("r1"), "1:5")
+    LetterLedger(NO_SPARK, str(tmp_path)).forget_other_runs(note_of_run("r2"), lambda: None)
+    assert LetterLedger(NO_SPARK, str(tmp_path)).of(note_of_run("r1")) == "1:5"
 
 
 def test_an_attempt_that_was_replaced_removes_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """V10: those that it read may be of the run that has taken its place."""
     monkeypatch.setattr(letter_ledger, "MOST_OF_RUNS", 0)
-    before = LetterNotes(NO_SPARK, str(tmp_path))
+    before = LetterLedger(NO_SPARK, str(tmp_path))
     before.note(note_of_run("r1"), "1:5")
 
     def replaced() -> None:
-        raise Replaced("attempt 2 has begun")
+        raise LeaseLost("attempt 2 has begun")
 
-    with pytest.raises(Replaced):
-        LetterNotes(NO_SPARK, str(tmp_path)).forget_other_runs(note_of_run("r2"), replaced)
-    again = LetterNotes(NO_SPARK, str(tmp_path))
+    with pytest.raises(LeaseLost):
+        LetterLedger(NO_SPARK, str(tmp_path)).forget_other_runs(note_of_run("r2"), replaced)
+    again = LetterLedger(NO_SPARK, str(tmp_path))
     assert again.of(note_of_run("r1")) == "1:5"
     again.forget_other_runs(note_of_run("r1"), replaced)  # there are none
     again.forget_other_runs(note_of_run("r2"), lambda: None)
-    assert LetterNotes(NO_SPARK, str(tmp_path)).of(note_of_run("r1")) is None
+    assert LetterLedger(NO_SPARK, str(tmp_path)).of(note_of_run("r1")) is None

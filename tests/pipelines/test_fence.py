@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobpipe.jobs.runner.checkpoint_fence import NAME, Fence
-from jobpipe.jobs.runner.job_lease import Replaced
+from jobpipe.jobs.runner.job_lease import LeaseLost
 from jobpipe_registry.job_records import Lease
 
 NO_SPARK = cast(SparkSession, None)  # for folders of this host
@@ -21,13 +21,13 @@ class Attempt:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.asked = 0
-        self.answer: bool | Replaced = True
+        self.answer: bool | LeaseLost = True
         lease = Lease(run="r", attempt=number, host="h", pid=1, started=1.0, instance=f"i{number}")
         self.fence = Fence(NO_SPARK, f"file:{folder}", lease, self._confirm)
 
     def _confirm(self) -> bool:
         self.asked += 1
-        if isinstance(self.answer, Replaced):
+        if isinstance(self.answer, LeaseLost):
             raise self.answer
         return self.answer
 
@@ -41,7 +41,7 @@ def test_a_later_attempt_has_begun(tmp_path: Path) -> None:
     first.fence.mark()
     first.fence.check()
     second.fence.mark()
-    with pytest.raises(Replaced, match="attempt 2 of run r has begun"):
+    with pytest.raises(LeaseLost, match="attempt 2 of run r has begun"):
         first.fence.check()
     second.fence.check()
     assert (first.asked, second.asked) == (0, 0)
@@ -58,7 +58,7 @@ def test_an_earlier_attempt_marks_late(tmp_path: Path) -> None:
     second.answer = True
     second.fence.check()
     assert marked(tmp_path) == 2
-    with pytest.raises(Replaced):
+    with pytest.raises(LeaseLost):
         first.fence.check()
 
 
@@ -67,8 +67,8 @@ def test_a_lower_number_of_a_registry_that_was_lost(tmp_path: Path) -> None:
     old, new = Attempt(tmp_path, 7), Attempt(tmp_path, 1)
     old.fence.mark()
     new.fence.mark()
-    old.answer = Replaced("attempt 1 was ordered")
-    with pytest.raises(Replaced, match="was ordered"):
+    old.answer = LeaseLost("attempt 1 was ordered")
+    with pytest.raises(LeaseLost, match="was ordered"):
         old.fence.check()
     new.fence.check()
     assert marked(tmp_path) == 1

@@ -10,10 +10,10 @@ import pytest
 from jobpipe.errors import FlowFailed, JobpipeError
 from jobpipe.flows.flow_settings import FlowState, FlowStatus, PartitionStatus
 from jobpipe.jobs.workloads import flow_job
-from jobpipe.jobs.workloads.flow_job import FlowWork
+from jobpipe.jobs.workloads.flow_job import FlowWorkload
 from jobpipe.jobs.workloads.progress_reports import Report, Reporter, read_report
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done
+from jobpipe.jobs.workloads.workload import WorkloadOutcome
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.job_context import JobContext
@@ -58,9 +58,9 @@ class Told:
 @pytest.mark.parametrize(
     ("steps", "error", "done"),
     [
-        ([(100, 100), (101, 100), (103, 102), (105, 105)], None, Done(batches=5)),
-        ([(7, 7), (8, 7)], FlowFailed("no"), Done("FlowFailed", "no", batches=0)),
-        ([(7, 7), (9, 9), (0, 0), (2, 1), (2, 2)], None, Done(batches=4)),  # its source's log was lost
+        ([(100, 100), (101, 100), (103, 102), (105, 105)], None, WorkloadOutcome(batches=5)),
+        ([(7, 7), (8, 7)], FlowFailed("no"), WorkloadOutcome("FlowFailed", "no", batches=0)),
+        ([(7, 7), (9, 9), (0, 0), (2, 1), (2, 2)], None, WorkloadOutcome(batches=4)),  # its source's log was lost
     ],
 )
 def test_the_batches_of_this_attempt(
@@ -69,17 +69,17 @@ def test_the_batches_of_this_attempt(
     monkeypatch: pytest.MonkeyPatch,
     steps: list[tuple[int, int]],
     error: JobpipeError | None,
-    done: Done,
+    done: WorkloadOutcome,
 ) -> None:
     """Those that are done in all partitions since it began, told while it runs."""
     monkeypatch.setattr(flow_job, "COUNT_SECONDS", 0.0)
     told = Told(steps, error, tmp_path / "report")
-    monkeypatch.setattr(FlowWork, "_begin", lambda *_: told)
+    monkeypatch.setattr(FlowWorkload, "_begin", lambda *_: told)
     context = JobContext(
         pipeline="x", job="alerts", mode=Mode.STREAMING, storage="s", folder=tmp_path, run=RunValues("r1")
     )
     spark: Any = None
-    work = FlowWork(spark, loaded(write(FILE)).jobs["alerts"], context, Reporter(tmp_path / "report"))
+    work = FlowWorkload(spark, loaded(write(FILE)).jobs["alerts"], context, Reporter(tmp_path / "report"))
     assert work.run(StopRequest(10.0)) == done
     counts = [0 if report is None else report.batches for report in told.reports]
     assert counts == sorted(counts)

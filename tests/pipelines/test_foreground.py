@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError, TopicNotFound
-from jobpipe.jobs.alerts.alert_queue import Outbox
+from jobpipe.jobs.alerts.alert_queue import AlertQueue
 from jobpipe.jobs.foreground import foreground_run as foreground_module
-from jobpipe.jobs.foreground.foreground_alerts import RunAlerts
-from jobpipe.jobs.foreground.foreground_run import Ran, _chosen, _Foreground, _locked, _this_process, last_lines
+from jobpipe.jobs.foreground.foreground_alerts import ForegroundAlerts
+from jobpipe.jobs.foreground.foreground_run import RunResult, _chosen, _Foreground, _locked, _this_process, last_lines
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.graph import graph_of
 from jobpipe.pipelines.model.job_states import JobState
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
-from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
+from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
 from jobpipe_registry.process_identity import lives
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE
@@ -71,27 +71,27 @@ def view(state: JobState = JobState.FINISHED, detail: str = "", name: str = "rep
 
 
 def test_all_jobs_without_a_schedule(pipeline: Pipeline) -> None:
-    assert _chosen(pipeline, (), Bounds()) == ["publish", "report"]
+    assert _chosen(pipeline, (), RunBounds()) == ["publish", "report"]
 
 
 def test_those_that_are_named_once_each(pipeline: Pipeline) -> None:
-    assert _chosen(pipeline, ["audit", "report", "audit"], Bounds()) == ["audit", "report"]
+    assert _chosen(pipeline, ["audit", "report", "audit"], RunBounds()) == ["audit", "report"]
 
 
 def test_a_job_that_there_is_not(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigError, match=r"no job 'reprot'; .*report"):
-        _chosen(pipeline, ["report", "reprot"], Bounds())
+        _chosen(pipeline, ["report", "reprot"], RunBounds())
 
 
 def test_a_job_that_needs_bounds(write: Write) -> None:
     """It would fail, again and again."""
     named = loaded(write(FILE.replace("path: audit", 'path: "audit/${run.lower}"')))
-    assert _chosen(named, (), Bounds()) == ["publish", "report"]
+    assert _chosen(named, (), RunBounds()) == ["publish", "report"]
     with pytest.raises(ConfigError, match=r"job audit cannot run: its sink names \$\{run.lower\}, and .* no bounds"):
-        _chosen(named, ["audit"], Bounds())
+        _chosen(named, ["audit"], RunBounds())
     bounds = bounds_of(named, ["audit"], "2026-11-21", "2026-11-22T00:00:00+01:00")
     assert _chosen(named, ["audit"], bounds) == ["audit"]
-    assert bounds == Bounds(datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC))
+    assert bounds == RunBounds(datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_job_that_needs_bounds(write: Write) -> None:
 def test_bounds_that_do_not_fit(
     pipeline: Pipeline, only: list[str], lower: str, upper: str | None, message: str
 ) -> None:
-    assert bounds_of(pipeline, ["audit"], "1", "2") == Bounds(1, 2)
+    assert bounds_of(pipeline, ["audit"], "1", "2") == RunBounds(1, 2)
     assert not bounds_of(pipeline, only, None, None).given
     with pytest.raises(ConfigError, match=re.escape(message)):
         bounds_of(pipeline, only, lower, upper)
@@ -118,15 +118,15 @@ def test_bounds_that_do_not_fit(
 def test_a_file_of_schedules(write: Write) -> None:
     text = FILE[: FILE.index("  publish:")] + FILE[FILE.index("  audit:") :]
     with pytest.raises(ConfigError, match="--only"):
-        _chosen(load_pipeline(write(text)), (), Bounds())
+        _chosen(load_pipeline(write(text)), (), RunBounds())
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places.of(tmp_path / "home", "flights")
+def places(tmp_path: Path) -> PipelinePaths:
+    return PipelinePaths.of(tmp_path / "home", "flights")
 
 
-def test_a_second_run_is_refused(places: Places) -> None:
+def test_a_second_run_is_refused(places: PipelinePaths) -> None:
     with _locked(places, "flights"):
         with (
             pytest.raises(ConfigError, match=f"flights is already running, by process {os.getpid()};") as told,
@@ -134,7 +134,7 @@ def test_a_second_run_is_refused(places: Places) -> None:
         ):
             pass
         on_page(told.value, "pipeline … is already running,")
-        with _locked(Places.of(places.folder, "another"), "another"):
+        with _locked(PipelinePaths.of(places.folder, "another"), "another"):
             pass
     with _locked(places, "flights"):
         assert places.lock.read_text() == str(os.getpid())
@@ -143,7 +143,7 @@ def test_a_second_run_is_refused(places: Places) -> None:
 
 
 @pytest.mark.processes
-def test_a_run_that_was_killed_keeps_none_away(places: Places) -> None:
+def test_a_run_that_was_killed_keeps_none_away(places: PipelinePaths) -> None:
     program = """
 import sys; from pathlib import Path
 from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
@@ -186,7 +186,7 @@ REPLACED = view(JobState.CANCELED, "another run of this pipeline has taken its p
     ],
 )
 def test_exit_codes(jobs: list[JobView], stopped_by: signal.Signals | None, late: bool, code: int) -> None:
-    ran = Ran(tuple(jobs), stopped_by, late, ())
+    ran = RunResult(tuple(jobs), stopped_by, late, ())
     assert ran.code == code
     assert set(ran.failed) == {FAILED, REPLACED} & set(jobs)
 
@@ -248,7 +248,7 @@ def run(
     timeout: float | None = None,
     seen: list[JobView] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Ran:
+) -> RunResult:
     class Admin:
         config = SimpleNamespace(spool_dir=pipeline.file.parent / "no-spool")
 
@@ -260,8 +260,8 @@ def run(
     return foreground.run()
 
 
-def alerts(pipeline: Pipeline) -> RunAlerts:
-    return RunAlerts(pipeline, [], Outbox())
+def alerts(pipeline: Pipeline) -> ForegroundAlerts:
+    return ForegroundAlerts(pipeline, [], AlertQueue())
 
 
 def test_all_come_to_their_end(pipeline: Pipeline) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.jobs.runner import job_lease
-from jobpipe.jobs.runner.job_lease import Holding, Replaced
+from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.process_identity import Place, start_ticks
@@ -65,14 +65,14 @@ class World:
     def order(self, attempt: int, want: str = "run", run: str = "r1") -> None:
         self.jobs.set_order(*JOB, Order(run, attempt, want), self.jobs.state(*JOB).version)
 
-    def holding(self, attempt: int = 1, run: str = "r1", jobs: Jobs | None = None) -> Holding:
+    def holding(self, attempt: int = 1, run: str = "r1", jobs: Jobs | None = None) -> JobLease:
         jobs = self.session().jobs if jobs is None else jobs
-        return Holding(jobs, *JOB, run, attempt, on_replaced=self.replaced, on_stop=self.stop)
+        return JobLease(jobs, *JOB, run, attempt, on_replaced=self.replaced, on_stop=self.stop)
 
-    def take(self, holding: Holding, seconds: float = DEADLINE) -> bool:
+    def take(self, holding: JobLease, seconds: float = DEADLINE) -> bool:
         return holding.take(seconds, self.stopped.is_set)
 
-    def taking(self, holding: Holding) -> Future[bool]:
+    def taking(self, holding: JobLease) -> Future[bool]:
         return self.pool.submit(self.take, holding)
 
     @property
@@ -106,13 +106,13 @@ def test_the_attempt_that_was_ordered_takes_it(world: World) -> None:
 @pytest.mark.parametrize(("run", "attempt"), [("r1", 2), ("r2", 1)])
 def test_another_attempt_was_ordered(world: World, run: str, attempt: int) -> None:
     world.order(attempt, run=run)
-    with pytest.raises(Replaced, match=f"attempt {attempt} of run {run} may"):
+    with pytest.raises(LeaseLost, match=f"attempt {attempt} of run {run} may"):
         world.take(world.holding())
     assert world.lease is None
 
 
 def test_nothing_was_ordered(world: World) -> None:
-    with pytest.raises(Replaced, match="no order"):
+    with pytest.raises(LeaseLost, match="no order"):
         world.take(world.holding())
 
 
@@ -137,7 +137,7 @@ def test_an_attempt_that_is_not_wanted_any_more_while_it_waits(world: World) -> 
     world.order(2)
     taking = world.taking(world.holding(2))
     world.order(3)
-    with pytest.raises(Replaced, match="attempt 3 of run r1 may"):
+    with pytest.raises(LeaseLost, match="attempt 3 of run r1 may"):
         taking.result(DEADLINE)
 
 
@@ -252,7 +252,7 @@ def test_release_after_it_was_replaced(world: World) -> None:
     world.order(2)
     world.session().jobs.take_lease(*JOB, world.holding(2).lease, lambda why: None)
     world.replaced.wait()
-    with contextlib.suppress(Replaced):  # unless its thread has heard of it, and has nothing to let go
+    with contextlib.suppress(LeaseLost):  # unless its thread has heard of it, and has nothing to let go
         held.release(END, DEADLINE)
     assert world.jobs.state(*JOB).end is None
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from jobpipe.errors import ConfigError, TooManyDeadLetters
 from jobpipe.pipelines.plugins.api import DEAD, DEAD_TYPE, ORIGIN, SOURCE, UNPARSED
 from jobpipe.pipelines.transforms import python_udf
-from jobpipe.pipelines.transforms.python_udf import BatchCalls, InTasks, RowCalls, require_returns, with_dead
+from jobpipe.pipelines.transforms.python_udf import BatchCalls, PythonUdf, RowCalls, require_returns, with_dead
 from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 
 COLUMNS = StructType().add("id", LongType()).add("half", DoubleType())
@@ -37,7 +37,7 @@ def batch(*ids: Any, **more: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), **more})
 
 
-def called(calls: InTasks, *batches: pa.RecordBatch) -> Rows:
+def called(calls: PythonUdf, *batches: pa.RecordBatch) -> Rows:
     """Return the rows of what comes out, which must have the columns that it says it has."""
     made = list(calls(iter(batches)))
     schema = with_dead(COLUMNS) if calls._tolerant else COLUMNS
@@ -282,7 +282,7 @@ def test_a_long_message_is_cut() -> None:
 
 
 @pytest.mark.parametrize("make", [RowCalls, BatchCalls])
-def test_secrets_are_not_in_a_message(make: type[InTasks]) -> None:
+def test_secrets_are_not_in_a_message(make: type[PythonUdf]) -> None:
     """Also where one is a part of another one, and where the message is cut."""
 
     def fail(_: Any, password: str, **more: Any) -> None:

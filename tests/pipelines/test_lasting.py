@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.jobs.monitor.hysteresis import BLOCKED_SECONDS, FREE_SECONDS, Lags, Rooms, Threshold, lags_of
+from jobpipe.jobs.monitor.hysteresis import (
+    BLOCKED_SECONDS,
+    FREE_SECONDS,
+    BlockedDetector,
+    LagDetector,
+    Threshold,
+    lags_of,
+)
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from tests.pipelines.test_topic_watch import Clock
 
@@ -22,7 +29,7 @@ class Looks:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.rooms: Rooms[str] = Rooms(clock)
+        self.rooms: BlockedDetector[str] = BlockedDetector(clock)
         self.rows = 0
 
     def __call__(self, waiting: str | None, seconds: float = 0.0, *, rows: int = 0) -> dict[str, str | None]:
@@ -64,7 +71,7 @@ def test_an_acknowledgement_that_does_not_come_is_no_full_topic(clock: Clock) ->
 
 
 def test_of_two_topics_one_is_enough(clock: Clock) -> None:
-    rooms: Rooms[str] = Rooms(clock)
+    rooms: BlockedDetector[str] = BlockedDetector(clock)
     views = [TopicView("a", "live"), TopicView("b", "live", waiting="why")]
     publishing = {"a": "j", "b": "j"}
     assert rooms.look(views, publishing) == {}
@@ -75,7 +82,7 @@ def test_of_two_topics_one_is_enough(clock: Clock) -> None:
     assert rooms.look(views, {"a": "j"}) == {"j": None}
 
 
-def changes(lags: Lags[str], clock: Clock, rows: int | None, seconds: float = 0.0) -> list[bool]:
+def changes(lags: LagDetector[str], clock: Clock, rows: int | None, seconds: float = 0.0) -> list[bool]:
     """Look now, and after so many seconds; return what was told."""
     found = []
     for wait in (0.0, seconds) if seconds else (0.0,):
@@ -85,7 +92,7 @@ def changes(lags: Lags[str], clock: Clock, rows: int | None, seconds: float = 0.
 
 
 def test_a_lag_is_told_once_and_again_after_the_job_has_caught_up(clock: Clock) -> None:
-    lags: Lags[str] = Lags(clock=clock)
+    lags: LagDetector[str] = LagDetector(clock=clock)
     assert changes(lags, clock, 100, 59.0) == []
     assert changes(lags, clock, 99) == []  # a break
     assert changes(lags, clock, 100, 59.0) == []
@@ -98,14 +105,14 @@ def test_a_lag_is_told_once_and_again_after_the_job_has_caught_up(clock: Clock) 
 
 
 def test_a_lag_that_is_not_known_is_none(clock: Clock) -> None:
-    lags: Lags[str] = Lags(clock=clock)
+    lags: LagDetector[str] = LagDetector(clock=clock)
     assert changes(lags, clock, 100, 50.0) == []
     assert changes(lags, clock, None) == []
     assert changes(lags, clock, 100, 50.0) == []
 
 
 def test_what_was_told_before_is_not_told_again(clock: Clock) -> None:
-    lags = Lags([("j", THRESHOLD), ("gone", THRESHOLD)], clock)
+    lags = LagDetector([("j", THRESHOLD), ("gone", THRESHOLD)], clock)
     assert changes(lags, clock, 100, 60.0) == []
     assert changes(lags, clock, 0, 60.0) == [False]
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.foreground.foreground_run import run_pipeline
-from jobpipe.pipelines.model.paths import Places, write_private
+from jobpipe.pipelines.model.paths import PipelinePaths, write_private
 from tests.pipelines.conftest import Write, loaded
 from tests.troubleshooting import on_page
 
@@ -24,21 +24,21 @@ jobs:
 """
 
 
-def storage(write: Write, places: Places, given: str | None) -> str:
+def storage(write: Write, places: PipelinePaths, given: str | None) -> str:
     text = "" if given is None else f', storage: "{given}"'
     return places.storage(loaded(write(FILE.format(storage=text))), "report")
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places.of(tmp_path / "home", "flights")
+def places(tmp_path: Path) -> PipelinePaths:
+    return PipelinePaths.of(tmp_path / "home", "flights")
 
 
-def test_the_default_is_below_the_home(write: Write, places: Places, tmp_path: Path) -> None:
+def test_the_default_is_below_the_home(write: Write, places: PipelinePaths, tmp_path: Path) -> None:
     assert storage(write, places, None) == f"file://{tmp_path}/home/pipelines/flights/report"
 
 
-def test_a_relative_one_starts_at_the_file(write: Write, places: Places, tmp_path: Path) -> None:
+def test_a_relative_one_starts_at_the_file(write: Write, places: PipelinePaths, tmp_path: Path) -> None:
     assert storage(write, places, "state") == f"file://{tmp_path}/state/report"
 
 
@@ -51,16 +51,18 @@ def test_a_relative_one_starts_at_the_file(write: Write, places: Places, tmp_pat
         ("hdfs://host:8020/state", "hdfs://host:8020/state/report"),
     ],
 )
-def test_absolute_ones_and_addresses(write: Write, places: Places, given: str, found: str) -> None:
+def test_absolute_ones_and_addresses(write: Write, places: PipelinePaths, given: str, found: str) -> None:
     assert storage(write, places, given) == found
 
 
-def test_the_home_of_the_user(write: Write, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_of_the_user(
+    write: Write, places: PipelinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     assert storage(write, places, "~/state") == f"file://{tmp_path}/me/state/report"
 
 
-def test_files_of_one_pipeline(places: Places, tmp_path: Path) -> None:
+def test_files_of_one_pipeline(places: PipelinePaths, tmp_path: Path) -> None:
     assert places.lock == tmp_path / "home/pipelines/flights/.run.lock"
     assert places.snapshot("report", 3) == tmp_path / "home/pipelines/flights/.attempts/report-3.json"
     assert places.log("report") == tmp_path / "home/logs/pipelines/flights/report.log"
@@ -69,7 +71,7 @@ def test_files_of_one_pipeline(places: Places, tmp_path: Path) -> None:
 def keep(write: Write, tmp_path: Path, prefix: str, *, name: str = "flights", storage: str | None = None) -> None:
     given = "" if storage is None else f', storage: "{storage}"'
     text = FILE.format(storage=f'{given}, topic-prefix: "{prefix}"').replace("name: flights", f"name: {name}")
-    Places.of(tmp_path / "home", name).keep_prefix(loaded(write(text)))
+    PipelinePaths.of(tmp_path / "home", name).keep_prefix(loaded(write(text)))
 
 
 @pytest.mark.parametrize("storage", [None, "state", "s3a://bucket/state"])

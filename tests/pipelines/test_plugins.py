@@ -23,7 +23,7 @@ from threading import Thread
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from jobpipe.pipelines.plugins.api import Complaint, PluginOptions, Promise, Sink, Source, Topics
+from jobpipe.pipelines.plugins.api import OptionError, PluginOptions, DeliveryGuarantee, Sink, Source, Topics
 
 
 class Weather(Source):
@@ -44,7 +44,7 @@ class Weather(Source):
 
     def check(self, mode):
         if self.options.station_name == "nowhere":
-            yield Complaint("station-name", "there is no such station", "name another")
+            yield OptionError("station-name", "there is no such station", "name another")
 
     def load(self, spark, job):
         return spark.range(1)
@@ -139,7 +139,7 @@ class Mail(Sink):
     """Sends mail."""
 
     type = "mail"
-    promise = Promise(False, "mail cannot be taken back")
+    promise = DeliveryGuarantee(False, "mail cannot be taken back")
 
 
 class NoPromise(Sink):
@@ -229,7 +229,7 @@ def test_a_secret_of_a_stranger(install: Install, write: Write) -> None:
         ("silent = acme_weather:Silent", "has no docstring"),
         ("broken = acme_weather:Broken", "the plug-in fails: RuntimeError: out of order"),
         ("ends = acme_weather:Ends", "the plug-in fails: SystemExit: 5"),
-        ("says = acme_weather:Says", "the plug-in fails: TypeError: check() yields str, and not Complaint"),
+        ("says = acme_weather:Says", "the plug-in fails: TypeError: check() yields str, and not OptionError"),
         ("plain = acme_weather:Plain", "has Options that are not a subclass of PluginOptions"),
         ("open = acme_weather:Open", "has Options that take unknown keys"),
     ],

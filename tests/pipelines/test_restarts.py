@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from jobpipe import errors
-from jobpipe.jobs.supervision.restart_policy import FINAL, Restarts
+from jobpipe.jobs.supervision.restart_policy import FINAL, RestartPolicy
 from jobpipe.pipelines.file.spec import RestartSpec
 
 
-def restarts(**given: Any) -> Restarts:
+def restarts(**given: Any) -> RestartPolicy:
     spec = RestartSpec.model_validate({key.replace("_", "-"): value for key, value in given.items()})
-    return Restarts(spec, spread=lambda: 1.0)
+    return RestartPolicy(spec, spread=lambda: 1.0)
 
 
 def test_delays_double_up_to_the_longest() -> None:
@@ -23,7 +23,7 @@ def test_delays_double_up_to_the_longest() -> None:
 
 def test_jobs_that_fail_together_do_not_start_together() -> None:
     """Each delay is a little longer or shorter; by how much, has a limit."""
-    delays = {Restarts(RestartSpec.model_validate({"delay": "10s"})).delay("", 1.0) for _ in range(50)}
+    delays = {RestartPolicy(RestartSpec.model_validate({"delay": "10s"})).delay("", 1.0) for _ in range(50)}
     assert len(delays) > 1
     assert all(delay is not None and 9.0 <= delay <= 11.0 for delay in delays)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.jobs.alerts.alert_queue import Alert, Outbox
-from jobpipe.jobs.foreground.foreground_alerts import CLOSE_SECONDS, RunAlerts
+from jobpipe.jobs.alerts.alert_queue import Alert, AlertQueue
+from jobpipe.jobs.foreground.foreground_alerts import CLOSE_SECONDS, ForegroundAlerts
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.loading.spec_checks import left_out_by_run
@@ -32,7 +32,7 @@ jobs:
 """
 
 
-class Kept(Outbox):
+class Kept(AlertQueue):
     """Keeps what it is given; none of its threads is started."""
 
     def __init__(self, left: int = 0) -> None:
@@ -67,7 +67,7 @@ def view(state: JobState, detail: str = "", cause: str = "") -> JobView:
 
 def test_states_are_told_to_those_that_named_them(pipeline: Pipeline) -> None:
     outbox = Kept()
-    with RunAlerts(pipeline, ["flights"], outbox) as alerts:
+    with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
         for state in ("RUNNING", "BLOCKED", "BLOCKED", "LOST", "RUNNING", "BLOCKED", "FAILED", "FAILED"):
             alerts.look([view(JobState(state))], [])
     two = ("BLOCKED", "report", 2)
@@ -81,7 +81,7 @@ def test_states_are_told_to_those_that_named_them(pipeline: Pipeline) -> None:
 def test_what_an_error_says_is_not_told(pipeline: Pipeline) -> None:
     """It may have values of rows; the log has it, and the terminal."""
     outbox = Kept()
-    with RunAlerts(pipeline, ["flights"], outbox) as alerts:
+    with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
         cause = "ValueError: no flight UA1545: of Anna"
         alerts.look([view(JobState.FAILED, f"{cause} (transform 1)", cause)], [])
     assert outbox.alerts[0].detail == "ValueError (transform 1)"
@@ -93,7 +93,7 @@ def test_a_lag_is_told_once(pipeline: Pipeline) -> None:
     def topic(rows: int) -> TopicView:
         return TopicView("flights", "live", subscriptions=(SubscriptionView("flights.report", "x", 1, rows, 0),))
 
-    with RunAlerts(pipeline, ["flights"], outbox) as alerts:
+    with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
         alerts.look([view(JobState.RUNNING)], [topic(9)])
 
         def told() -> bool:
@@ -107,7 +107,7 @@ def test_a_lag_is_told_once(pipeline: Pipeline) -> None:
 
 def test_the_end_says_what_was_not_delivered(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     outbox = Kept(left=3)
-    with pytest.raises(KeyboardInterrupt), RunAlerts(pipeline, [], outbox):
+    with pytest.raises(KeyboardInterrupt), ForegroundAlerts(pipeline, [], outbox):
         raise KeyboardInterrupt
     assert outbox.calls == ["start", 0.0]
     assert "pipeline flights: 3 alerts could not be delivered before the end" in caplog.text
@@ -116,7 +116,7 @@ def test_the_end_says_what_was_not_delivered(pipeline: Pipeline, caplog: pytest.
 def test_without_alerts_nothing_begins(write: Write) -> None:
     outbox = Kept()
     plain = loaded(write("pipeline: {name: flights}\n" + FILE[FILE.index("jobs:") :]))
-    with RunAlerts(plain, ["flights"], outbox) as alerts:
+    with ForegroundAlerts(plain, ["flights"], outbox) as alerts:
         alerts.look([view(JobState.FAILED)], [])
     assert (outbox.calls, outbox.alerts) == ([CLOSE_SECONDS], [])
 

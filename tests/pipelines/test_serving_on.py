@@ -10,7 +10,7 @@ import pytest
 
 from jobpipe.errors import LinkBroken, TopicNotFound
 from jobpipe.jobs.monitor import keep_serving
-from jobpipe.jobs.monitor.keep_serving import ServingOn
+from jobpipe.jobs.monitor.keep_serving import KeepServing
 from jobpipe.pipelines.model.graph import TopicNode, graph_of
 from tests.pipelines.conftest import Write, loaded
 
@@ -73,8 +73,8 @@ def topic(write: Write) -> TopicNode:
 
 
 @pytest.fixture
-def serving(topic: TopicNode, jobs: dict[str, Any], tmp_path: Path) -> ServingOn:
-    return ServingOn(
+def serving(topic: TopicNode, jobs: dict[str, Any], tmp_path: Path) -> KeepServing:
+    return KeepServing(
         SimpleNamespace(),  # type: ignore[arg-type]
         Admin(),  # type: ignore[arg-type]
         lambda: [topic],
@@ -82,7 +82,9 @@ def serving(topic: TopicNode, jobs: dict[str, Any], tmp_path: Path) -> ServingOn
     )
 
 
-def test_from_the_second_look_on(serving: ServingOn, topic: TopicNode, stand_ins: Served, jobs: dict[str, Any]) -> None:
+def test_from_the_second_look_on(
+    serving: KeepServing, topic: TopicNode, stand_ins: Served, jobs: dict[str, Any]
+) -> None:
     """At the first one a coordinator may be about to follow another."""
     serving._look(topic)
     assert stand_ins.made == []
@@ -95,7 +97,9 @@ def test_from_the_second_look_on(serving: ServingOn, topic: TopicNode, stand_ins
     assert (stand_ins.made, stand_ins.closed) == (["flights"], 1)
 
 
-def test_not_while_its_job_lives(serving: ServingOn, topic: TopicNode, stand_ins: Served, jobs: dict[str, Any]) -> None:
+def test_not_while_its_job_lives(
+    serving: KeepServing, topic: TopicNode, stand_ins: Served, jobs: dict[str, Any]
+) -> None:
     jobs["publish"].ended = False
     for _ in range(3):
         serving._look(topic)
@@ -103,7 +107,7 @@ def test_not_while_its_job_lives(serving: ServingOn, topic: TopicNode, stand_ins
 
 
 @pytest.mark.parametrize("answer", [LinkBroken("it was killed"), False])
-def test_one_that_ended_is_made_anew(serving: ServingOn, topic: TopicNode, stand_ins: Served, answer: Any) -> None:
+def test_one_that_ended_is_made_anew(serving: KeepServing, topic: TopicNode, stand_ins: Served, answer: Any) -> None:
     serving._look(topic)
     serving._look(topic)
     stand_ins.answer = answer
@@ -119,7 +123,7 @@ def test_one_that_ended_is_made_anew(serving: ServingOn, topic: TopicNode, stand
     assert (stand_ins.made, stand_ins.closed) == (["flights", "flights"], 1)
 
 
-def test_a_topic_that_nobody_names_any_more_is_left(serving: ServingOn, topic: TopicNode, stand_ins: Served) -> None:
+def test_a_topic_that_nobody_names_any_more_is_left(serving: KeepServing, topic: TopicNode, stand_ins: Served) -> None:
     serving._look(topic)
     serving._look(topic)
     serving._leave_others([topic])

@@ -13,13 +13,13 @@ import pytest
 
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.foreground import supervisor
-from jobpipe.jobs.foreground.supervisor import JobView, Setting, SupervisedJob
+from jobpipe.jobs.foreground.supervisor import JobView, RunContext, SupervisedJob
 from jobpipe.jobs.supervision import restart_policy
-from jobpipe.jobs.supervision.restart_policy import Restarts
+from jobpipe.jobs.supervision.restart_policy import RestartPolicy
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, JobState
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
@@ -107,9 +107,9 @@ class World:
         self.jobs = Away(self.session().jobs)
         self.launcher = Fake()
         pipeline = loaded(write(FILE))
-        self.setting = Setting(
+        self.setting = RunContext(
             pipeline=replace(pipeline, launcher=replace(pipeline.launcher, plugin=self.launcher)),
-            places=Places.of(home, "flights"),
+            places=PipelinePaths.of(home, "flights"),
             jobs=self.jobs,  # type: ignore[arg-type]
             run="r1",
             config=None,
@@ -467,7 +467,7 @@ def test_what_a_killed_attempt_has_reported_counts(world: World) -> None:
 def test_the_wait_for_the_lease_is_no_running(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts that fail at once are counted, however long the registry or another attempt kept them waiting."""
     ran: list[float] = []
-    monkeypatch.setattr(Restarts, "delay", lambda self, error, seconds: ran.append(seconds))
+    monkeypatch.setattr(RestartPolicy, "delay", lambda self, error, seconds: ran.append(seconds))
     world.start()
     world.attempt()
     world.wait(JobState.SUBMITTED)

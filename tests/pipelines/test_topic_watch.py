@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.jobs.monitor.topic_poller import AWAY_SECONDS, Watcher
+from jobpipe.jobs.monitor.topic_poller import AWAY_SECONDS, TopicPoller
 
 
 class Clock:
@@ -43,7 +43,7 @@ def clock() -> Clock:
 
 def test_a_topic_comes_lives_and_ends(clock: Clock) -> None:
     admin = Answers(t=None)
-    watcher = Watcher(admin, ["t"], clock)
+    watcher = TopicPoller(admin, ["t"], clock)
     watcher.poll()
     assert watcher.views[0].state == "waiting"
 
@@ -76,14 +76,14 @@ def test_a_topic_comes_lives_and_ends(clock: Clock) -> None:
 
 
 def test_an_ended_topic_with_a_lag_is_still_live(clock: Clock) -> None:
-    watcher = Watcher(Answers(t=status(10, lag=1, ended=True)), ["t"], clock)
+    watcher = TopicPoller(Answers(t=status(10, lag=1, ended=True)), ["t"], clock)
     watcher.poll()
     assert watcher.views[0].state == "live"
 
 
 def test_rates_forget_what_is_long_ago(clock: Clock) -> None:
     admin = Answers(t=status(0))
-    watcher = Watcher(admin, ["t"], clock)
+    watcher = TopicPoller(admin, ["t"], clock)
     for rows in (0, 1000, *([1000] * 30)):
         admin.answers["t"] = status(rows)
         watcher.poll()
@@ -93,7 +93,7 @@ def test_rates_forget_what_is_long_ago(clock: Clock) -> None:
 
 def test_the_end_is_read_from_the_catalog_and_rated_over_the_time_with_rows(clock: Clock) -> None:
     admin = Answers(t=status(0))
-    watcher = Watcher(admin, ["t"], clock)
+    watcher = TopicPoller(admin, ["t"], clock)
     for rows in (0, 0, 0, 500, 1000, 1000, 1000):
         admin.answers["t"] = status(rows, lag=1, reconnects=3)
         watcher.poll()
@@ -108,7 +108,7 @@ def test_the_end_is_read_from_the_catalog_and_rated_over_the_time_with_rows(cloc
 
 def test_a_topic_without_a_catalog_keeps_its_last_view_and_one_without_an_end_has_not_ended(clock: Clock) -> None:
     admin = Answers(served=status(5, lag=1), stopped=status(5, lag=1))
-    watcher = Watcher(admin, ["served", "stopped"], clock)
+    watcher = TopicPoller(admin, ["served", "stopped"], clock)
     watcher.poll()
     line = {"name": "s", "lag": {"batches": 0, "rows": 0}}
     last = {"total_rows": 7, "total_bytes": 700, "ended": False, "subscriptions": [line]}

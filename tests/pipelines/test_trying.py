@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DateType, DoubleType, Float
 from jobpipe.config import job_secrets
 from jobpipe.errors import ConfigError, PipelineError
 from jobpipe.jobs.foreground import dry_run
-from jobpipe.jobs.foreground.dry_run import Tried, differences, read_rows, try_job
+from jobpipe.jobs.foreground.dry_run import DryRunResult, differences, read_rows, try_job
 from jobpipe.jobs.workloads import spark_session
 from jobpipe.pipelines.loading.loader import load_pipeline
 from tests.pipelines.conftest import Write, loaded
@@ -185,7 +185,7 @@ def test_the_columns_of_a_flow_are_read_in_a_session(
         "    return batch.filter(pc.greater(batch['id'], 1))\n"
     )
     pipeline = load_pipeline(write(FLOW))
-    assert try_job(pipeline, "halves", {None: [{"id": 1}, {"id": 2}]}) == Tried([{"id": 2}], [])
+    assert try_job(pipeline, "halves", {None: [{"id": 1}, {"id": 2}]}) == DryRunResult([{"id": 2}], [])
     assert sessions == ["open", "closed"]
 
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.query_builder import QueryWorkload
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done, failure
+from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 from jobpipe.pipelines.dead_letters import dead_letter_split
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.loading.loader import load_pipeline
@@ -45,7 +45,7 @@ def call(given):
     return given
 """
 
-Run = Callable[..., Done]
+Run = Callable[..., WorkloadOutcome]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Return what runs a job to its end, over all that is there."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def run(job: dict[str, Any], *, batch: bool = False) -> Done:
+    def run(job: dict[str, Any], *, batch: bool = False) -> WorkloadOutcome:
         how: dict[str, Any] = {"execution.runtime-mode": "BATCH"} if batch else {"trigger": {"available-now": True}}
         sink = {"type": "json", "path": "out", "at-least-once": not batch}
         file = tmp_path / "p.yaml"
@@ -63,7 +63,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         of = pipeline.jobs["a"]
         context = context_of(pipeline, of, tmp_path / "state", RunValues("r1"))
         try:
-            return QueryWork(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
+            return QueryWorkload(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
         except (PySparkException, Py4JError) as error:  # as the attempt does
             return failure(error)
 

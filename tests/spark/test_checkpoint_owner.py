@@ -15,7 +15,7 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import NAMED_SOURCES, QueryWork
+from jobpipe.jobs.workloads.query_builder import NAMED_SOURCES, QueryWorkload
 from jobpipe.jobs.workloads.query_shape import QueryShape, shape_of
 from jobpipe.pipelines.checkpoints.checkpoint_owner import NAME
 from jobpipe.pipelines.file.interpolation import RunValues
@@ -231,7 +231,7 @@ def shaped(spark: SparkSession, tmp_path: Path) -> Callable[..., QueryShape]:
             folder=tmp_path,
             run=RunValues("r"),
         )
-        work = QueryWork(spark, pipeline, job, context, Reporter(None))
+        work = QueryWorkload(spark, pipeline, job, context, Reporter(None))
         frames = work._sources()
         return shape_of(work._transformed(frames), job, frames, output_mode)
 

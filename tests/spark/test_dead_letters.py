@@ -18,7 +18,7 @@ from jobpipe.errors import TooManyDeadLetters
 from jobpipe.pipelines.checkpoints import checkpoint_storage
 from jobpipe.pipelines.dead_letters import dead_letter_split
 from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters
-from jobpipe.pipelines.dead_letters.letter_ledger import LetterNotes
+from jobpipe.pipelines.dead_letters.letter_ledger import LetterLedger
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.api import DEAD, UNPARSED, Transform
@@ -260,17 +260,17 @@ def test_notes_in_another_file_system(spark: SparkSession, tmp_path: Path, monke
     """As on HDFS or an object store, by Hadoop's classes."""
     monkeypatch.setattr(checkpoint_storage, "local_folder", lambda storage: None)
     for storage in (tmp_path.as_uri(), str(tmp_path)):
-        notes = LetterNotes(spark, storage)
+        notes = LetterLedger(spark, storage)
         assert notes.of("5") is None
         notes.note("5", "1:7")
         notes.note("6", "ä")
         notes.note("6", "b")
-        again = LetterNotes(spark, storage)
+        again = LetterLedger(spark, storage)
         assert (again.of("5"), again.of("6")) == ("1:7", "b")
         again.forget("5")
         again.forget("6")
         again.forget("7")
-        assert LetterNotes(spark, storage).of("5") is None
+        assert LetterLedger(spark, storage).of("5") is None
 
 
 def test_a_letter_has_the_whole_row(spark: SparkSession) -> None:

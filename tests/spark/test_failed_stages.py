@@ -11,7 +11,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.query_builder import QueryWorkload
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
 from jobpipe.jobs.workloads.workload import failure
 from jobpipe.pipelines.file.interpolation import RunValues
@@ -60,7 +60,7 @@ def place(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         of = pipeline.jobs["a"]
         context = context_of(pipeline, of, tmp_path / "state", RunValues("r1"))
         try:
-            done = QueryWork(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
+            done = QueryWorkload(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
         except Exception as error:
             done = failure(error)
         assert done.error

@@ -13,7 +13,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.query_builder import QueryWorkload
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.loading.loader import load_pipeline
@@ -51,7 +51,7 @@ def run(spark: SparkSession, place: Place, tmp_path: Path, monkeypatch: pytest.M
         pipeline = load_pipeline(file)
         of = pipeline.jobs["a"]
         context = context_of(pipeline, of, tmp_path / "state", RunValues("r1"))
-        done = QueryWork(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
+        done = QueryWorkload(spark, pipeline, of, context, Reporter(None)).run(StopRequest(60.0))
         assert done.error == ""
         return list(read_topic(place.config(), topic))
 

@@ -115,7 +115,7 @@ def tried(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(sys.modules, "own_of_a_try", raising=False)
     (tmp_path / "own_of_a_try.py").write_text(OWN)
 
-    def tried(job: object, *rows: dict[str, object], view: str | None = None) -> dry_run.Tried:
+    def tried(job: object, *rows: dict[str, object], view: str | None = None) -> dry_run.DryRunResult:
         return dry_run.try_job(load_pipeline(write_pipeline(tmp_path, {"a": job})), "a", {view: list(rows)})
 
     return tried

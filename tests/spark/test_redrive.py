@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from jobpipe.cli.common.row_filter import RowFilter
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.query_builder import QueryWorkload
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
 from jobpipe.pipelines.dead_letters.source_rows import RowReader
 from jobpipe.pipelines.file.interpolation import RunValues
@@ -103,7 +103,7 @@ def run(
     def run(bad: str) -> list[dict[str, Any]]:
         (tmp_path / "bad").write_text(bad)
         context = context_of(pipeline, pipeline.jobs["a"], tmp_path / "state", RunValues("r1"))
-        done = QueryWork(spark, pipeline, pipeline.jobs["a"], context, Reporter(None)).run(StopRequest(60.0))
+        done = QueryWorkload(spark, pipeline, pipeline.jobs["a"], context, Reporter(None)).run(StopRequest(60.0))
         assert done.error == ""
         lines = [line for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
         return sorted(json.loads(line)["id"] for line in lines)

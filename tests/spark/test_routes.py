@@ -13,9 +13,9 @@ import yaml
 from pyspark.sql import SparkSession
 
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWork
+from jobpipe.jobs.workloads.query_builder import QueryWorkload
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done
+from jobpipe.jobs.workloads.workload import WorkloadOutcome
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.sinks.topic_sink import JobpipeSink
@@ -44,7 +44,7 @@ SINKS = {
 
 def work(
     spark: SparkSession, place: Place, folder: Path, others: Mapping[str, Any] = MappingProxyType({}), **more: Any
-) -> QueryWork:
+) -> QueryWorkload:
     """Return the job's work; topics have a prefix."""
     settings = {key.removeprefix("jobpipe."): value for key, value in place.settings.items()}
     job = {
@@ -63,7 +63,9 @@ def work(
     file.chmod(0o600)
     pipeline = load_pipeline(file)
     of = pipeline.jobs["a"]
-    return QueryWork(spark, pipeline, of, context_of(pipeline, of, folder / "state", RunValues("r1")), Reporter(None))
+    return QueryWorkload(
+        spark, pipeline, of, context_of(pipeline, of, folder / "state", RunValues("r1")), Reporter(None)
+    )
 
 
 @pytest.fixture
@@ -137,5 +139,5 @@ def test_a_run(spark: SparkSession, place: Place, folder: Path) -> None:
     """Of a BATCH job; what is repeated is known by the run's id."""
     for _ in range(2):
         done = work(spark, place, folder, {}, **{"execution.runtime-mode": "BATCH"}).run(StopRequest(60.0))
-        assert done == Done(batches=1)
+        assert done == WorkloadOutcome(batches=1)
     assert published(spark, place, folder) == SINKS

@@ -23,7 +23,7 @@ from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sinks.format_sinks import ParquetSink
-from jobpipe.pipelines.sinks.staged_files import RunFiles
+from jobpipe.pipelines.sinks.staged_files import StagedFiles
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +77,7 @@ class Writer:
         frame = self.spark.range(rows.start, rows.stop, 1, 2).selectExpr("id", "id % 2 AS odd")
         with self._patch.context() as patch:
             for name in STEPS:
-                patch.setattr(RunFiles, name, counted(getattr(RunFiles, name)))
+                patch.setattr(StagedFiles, name, counted(getattr(StagedFiles, name)))
             sink.write(frame, 0, job)
         return next(steps)
 
@@ -277,7 +277,7 @@ class Interleaved:
         self._gates: dict[int, tuple[int, threading.Event, threading.Event]] = {}  # by thread: stop at, reached, go on
         self._steps: Counter[int] = Counter()
         for name in (*STEPS, "_exists"):
-            patch.setattr(RunFiles, name, self._stopping(getattr(RunFiles, name)))
+            patch.setattr(StagedFiles, name, self._stopping(getattr(StagedFiles, name)))
         self.made = writer.folder / "made"
         for name, rows in (("one", range(11, 13)), ("two", range(21, 23)), ("before", range(1, 3))):
             frame = writer.spark.range(rows.start, rows.stop, 1, 2).selectExpr("id", "id % 2 AS odd")
@@ -307,7 +307,7 @@ class Interleaved:
             attempt=attempt,
             check=check,
         )
-        files = RunFiles(self.writer.spark, str(self.writer.folder / "out"), job)
+        files = StagedFiles(self.writer.spark, str(self.writer.folder / "out"), job)
         files.write(mode, lambda folder: self._copy(rows, folder))
 
     def _copy(self, rows: str, uri: str) -> None:
@@ -353,9 +353,9 @@ def test_a_folder_that_is_being_deleted_is_not_taken_for_a_whole_one(
 ) -> None:
     """Local disks and object stores delete file by file."""
     tried = Interleaved(writer, monkeypatch)
-    delete = RunFiles._delete
+    delete = StagedFiles._delete
 
-    def half(files: RunFiles, path: Any) -> None:
+    def half(files: StagedFiles, path: Any) -> None:
         if path.getName().endswith(".1"):
             folder = Path(unquote(urlsplit(str(path)).path))
             next(iter(folder.glob("*.parquet"))).unlink()
@@ -365,7 +365,7 @@ def test_a_folder_that_is_being_deleted_is_not_taken_for_a_whole_one(
     shutil.copytree(tried.made / "before", writer.folder / "out")
     first, let_first, _ = tried.start(6, "one", "run", 1, "append")  # all is there, and not chosen yet
     with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(RunFiles, "_delete", half)
+        patch.setattr(StagedFiles, "_delete", half)
         tried.write("two", "run", 2, "append")
     let_first.set()
     first.join(30)

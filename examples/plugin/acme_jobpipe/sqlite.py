@@ -12,7 +12,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructField
 
 from jobpipe.pipelines.file.field_types import Text
-from jobpipe.pipelines.plugins.api import Complaint, JobContext, Mode, PluginOptions, Promise, Sink, column_named
+from jobpipe.pipelines.plugins.api import (
+    DeliveryGuarantee,
+    JobContext,
+    Mode,
+    OptionError,
+    PluginOptions,
+    Sink,
+    column_named,
+)
 
 _TYPES = {
     **dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint"), "INTEGER"),
@@ -41,7 +49,7 @@ class SqliteSink(Sink):
     """
 
     type = "sqlite"
-    promise = Promise(True, "the rows of a micro-batch and its id are written in one transaction")
+    promise = DeliveryGuarantee(True, "the rows of a micro-batch and its id are written in one transaction")
     idempotent = True
 
     class Options(PluginOptions):
@@ -52,12 +60,12 @@ class SqliteSink(Sink):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Complain of what SQLite would take for the name of a file, or for our own table."""
         if "://" in self.options.path:
-            yield Complaint("path", "it is a URI; SQLite writes local files alone", "give a path")
+            yield OptionError("path", "it is a URI; SQLite writes local files alone", "give a path")
         if self.options.table.lower().startswith(("sqlite_", "jobpipe_")):
-            yield Complaint("table", "names that begin with sqlite_ or jobpipe_ are reserved", "give another")
+            yield OptionError("table", "names that begin with sqlite_ or jobpipe_ are reserved", "give another")
 
     def open(self, frame: DataFrame, job: JobContext) -> None:
         """Make the tables, and the folder of the database."""

@@ -11,7 +11,7 @@ from jobpipe.cli.common.output import printable
 from jobpipe.config import Config
 from jobpipe.errors import TopicNotFound, TopicOwned
 from jobpipe.publishing.coordinator_launcher import end_coordinators
-from jobpipe.publishing.serving.spool_server import StandIn
+from jobpipe.publishing.serving.spool_server import SpoolServer
 from jobpipe.store.log.spools import has_spool
 from jobpipe.store.spool.spool_files import check_topic
 
@@ -43,7 +43,7 @@ class Spools:
         if not self._served:
             self._stack.callback(end_coordinators)
         try:
-            self._stack.enter_context(StandIn(config, topic))
+            self._stack.enter_context(SpoolServer(config, topic))
         except TopicOwned:  # a publisher has come
             return False
         self._served.add(topic)

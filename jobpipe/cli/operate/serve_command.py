@@ -25,12 +25,12 @@ def serve(settings: Settings, topic: str) -> None:
     """
     config = settings.config
     from jobpipe.publishing.coordinator_launcher import end_coordinators
-    from jobpipe.publishing.serving.spool_server import StandIn, check_spool
+    from jobpipe.publishing.serving.spool_server import SpoolServer, check_spool
 
     check_spool(config, topic)
     with ExitStack() as stack:
         stack.callback(end_coordinators)
-        stand_in = stack.enter_context(StandIn(config, topic))
+        stand_in = stack.enter_context(SpoolServer(config, topic))
         stopped = stack.enter_context(stop_event())
         click.echo(f"serving {topic} at {stand_in.endpoint}; Ctrl-C stops it")
         while not stopped.is_set():

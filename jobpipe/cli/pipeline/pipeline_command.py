@@ -176,7 +176,7 @@ def run(
     from jobpipe.config.reading.config_loader import settled_environment
     from jobpipe.control.active_runs import require_no_run_of_server
     from jobpipe.jobs.foreground.foreground_run import last_lines, run_pipeline
-    from jobpipe.jobs.foreground.progress_display import BoardConsole
+    from jobpipe.jobs.foreground.progress_display import DisplayConsole
     from jobpipe.pipelines.loading.spec_checks import schedules_not_fired
     from jobpipe.pipelines.model.job_states import JobState
     from jobpipe.pipelines.model.run_bounds import bounds_of
@@ -186,7 +186,7 @@ def run(
     for warning in (*_warnings(found), *(schedules_not_fired(found) if not only else ())):
         click.echo(printable(str(warning)), err=True)
     require_no_run_of_server(settings.config.home, found.name)
-    console = BoardConsole(stderr=True)
+    console = DisplayConsole(stderr=True)
     ran = run_pipeline(
         found,
         config=settings.config,

@@ -65,7 +65,7 @@ class Tokens:
         return Caller(found, "token") if scheme.lower() == "bearer" and found is not None else None
 
 
-class Gate:
+class AuthMiddleware:
     """Lets requests through to ``app`` that name one of ``hosts``, come from no page of another site, and have a right.
 
     Args:

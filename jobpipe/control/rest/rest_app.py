@@ -23,11 +23,11 @@ from jobpipe.control.permissions import Caller, Right
 from jobpipe.control.rest.auth_middleware import CALLER, PEER, Receive, Scope, Send, connection_ends
 from jobpipe.control.rest.openapi import openapi
 from jobpipe.control.rest.problem_json import PROBLEM, problem_of
-from jobpipe.control.rest.rest_handlers import OPENAPI, Answers, Call
+from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
 from jobpipe.control.rest.routing_table import EVENTS, ROUTES, Query, QueryKind, Route
-from jobpipe.control.rest.server_sent_events import Streams
+from jobpipe.control.rest.server_sent_events import EventStreams
 from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, shown
-from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.allowed_paths import AllowedPaths
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,9 +49,9 @@ class _HttpError(Exception):
 class Api:
     """The application over one core, and its threads, which :meth:`close` ends."""
 
-    def __init__(self, control: Control, roots: Roots, *, streams: int | None = None) -> None:
-        self._answers = Answers(control, roots)
-        self._streams = Streams(control) if streams is None else Streams(control, streams)
+    def __init__(self, control: Control, roots: AllowedPaths, *, streams: int | None = None) -> None:
+        self._answers = Handlers(control, roots)
+        self._streams = EventStreams(control) if streams is None else EventStreams(control, streams)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rest")
         self._waiting = 0
         self._document = _document()
@@ -123,7 +123,7 @@ def _document() -> str:
 
 
 class _EventsResponse(Response):
-    def __init__(self, streams: Streams, after: int) -> None:
+    def __init__(self, streams: EventStreams, after: int) -> None:
         super().__init__()
         self._streams_of_server = streams
         self._after = after

@@ -46,7 +46,7 @@ from jobpipe.control.rest.rest_models import (
 )
 from jobpipe.control.revisions.submission_checks import require_jobs, require_trusted
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
-from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.pipelines.file.error_messages import problems_of
 from jobpipe.pipelines.file.field_types import EXPECTED
 from jobpipe.pipelines.file.located_values import FilePlace, node_of
@@ -102,10 +102,10 @@ class Call:
         return self.body
 
 
-class Answers:
+class Handlers:
     """All of them, over one core."""
 
-    def __init__(self, control: Control, roots: Roots) -> None:
+    def __init__(self, control: Control, roots: AllowedPaths) -> None:
         self._control = control
         self._roots = roots
         # By pipeline: its version, when that was submitted, and what it gave. Versions begin again after a deletion.

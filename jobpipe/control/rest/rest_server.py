@@ -8,14 +8,14 @@ from pathlib import Path
 from jobpipe.config import Config
 from jobpipe.control.control_service import Control
 from jobpipe.control.permissions import Right
-from jobpipe.control.rest.auth_middleware import Gate, Identities, Tokens
+from jobpipe.control.rest.auth_middleware import AuthMiddleware, Identities, Tokens
 from jobpipe.control.rest.client_identities import AccessFile, Certificates, read_access_file
 from jobpipe.control.rest.http_listener import HttpLimits, HttpListener
 from jobpipe.control.rest.rest_app import Api
 from jobpipe.control.server_files import ServerFiles, ServerState
 from jobpipe.discovery.configured_tls import credentials
 from jobpipe.errors import ConfigError
-from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
 from jobpipe.net.tls.certificates import describe
 from jobpipe.net.tls.tls_context import Credentials
@@ -66,8 +66,8 @@ class RestServer:
             else:
                 identities, token = Certificates(trusted), None
             self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
-            self._api = Api(control, Roots.of(config, config_file), streams=streams)
-            gate = Gate(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
+            self._api = Api(control, AllowedPaths.of(config, config_file), streams=streams)
+            gate = AuthMiddleware(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
             max_age = config.ssl_max_connection_age
             self._listener = HttpListener(gate, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
         except BaseException:

@@ -23,7 +23,7 @@ from jobpipe.control.control_service import (
     Submitted,
 )
 from jobpipe.control.permissions import Right
-from jobpipe.control.rest.rest_handlers import OPENAPI, Answers, Call
+from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
 from jobpipe.control.rest.rest_models import (
     BackfillBody,
     Expanded,
@@ -39,7 +39,7 @@ from jobpipe.control.rest.rest_models import (
     ValidatedView,
 )
 
-Answer = Callable[[Answers, Call], Any]
+Answer = Callable[[Handlers, Call], Any]
 
 
 class QueryKind(StrEnum):
@@ -69,7 +69,7 @@ class Route:
 
     Attributes:
         path: with its variable parts in braces.
-        answer: a method of :class:`Answers`; its docstring is what the document says. None: answered by the
+        answer: a method of :class:`Handlers`; its docstring is what the document says. None: answered by the
             application itself.
         reply: the type of the reply; None: there is no content.
         right: what it needs; None: nothing.
@@ -102,9 +102,9 @@ def _operations(below: str) -> tuple[Route, ...]:
     path, what = f"/pipelines/{{pipeline}}{below}", _OF[below]
     reply, operate = PipelineStatus, Right.OPERATE
     return (
-        Route("PUT", f"{path}/stop", f"stop-{what}", Answers.stop, reply, 202, operate),
-        Route("PUT", f"{path}/resume", f"resume-{what}", Answers.resume, reply, 202, operate),
-        Route("POST", f"{path}/restart", f"restart-{what}", Answers.restart, reply, 202, operate, query=(_FORCE,)),
+        Route("PUT", f"{path}/stop", f"stop-{what}", Handlers.stop, reply, 202, operate),
+        Route("PUT", f"{path}/resume", f"resume-{what}", Handlers.resume, reply, 202, operate),
+        Route("POST", f"{path}/restart", f"restart-{what}", Handlers.restart, reply, 202, operate, query=(_FORCE,)),
     )
 
 
@@ -123,51 +123,51 @@ DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This do
 _SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/", "index", Answers.index, IndexView),
-    Route("GET", "/health", "health", Answers.health, HealthView, right=None),
+    Route("GET", "/", "index", Handlers.index, IndexView),
+    Route("GET", "/health", "health", Handlers.health, HealthView, right=None),
     DOCUMENT,
     Route(
         "GET",
         "/pipelines",
         "list-pipelines",
-        Answers.pipelines,
+        Handlers.pipelines,
         list[str] | dict[str, Expanded],
         query=(Query("expand", QueryKind.TEXT, "status: with the state of each.", None, choices=("status",)),),
     ),
-    Route("POST", "/pipelines", "submit", Answers.submit, Submitted, 202, Right.OPERATE, SubmissionBody),
-    Route("POST", "/pipelines/plan", "plan", Answers.plan, Plan, 200, Right.OPERATE, PlanBody),
+    Route("POST", "/pipelines", "submit", Handlers.submit, Submitted, 202, Right.OPERATE, SubmissionBody),
+    Route("POST", "/pipelines/plan", "plan", Handlers.plan, Plan, 200, Right.OPERATE, PlanBody),
     Route(
         "DELETE",
         "/pipelines/{pipeline}",
         "delete-pipeline",
-        Answers.delete,
+        Handlers.delete,
         None,
         204,
         Right.OPERATE,
         query=(Query("keep-subscriptions", QueryKind.FLAG, "Keep its subscriptions.", False),),
     ),
-    Route("GET", "/pipelines/{pipeline}/config", "show-config", Answers.config, Submission),
+    Route("GET", "/pipelines/{pipeline}/config", "show-config", Handlers.config, Submission),
     Route(
         "PUT",
         "/pipelines/{pipeline}/config",
         "put-config",
-        Answers.put_config,
+        Handlers.put_config,
         Submitted,
         202,
         Right.OPERATE,
         SubmissionBody,
     ),
-    Route("GET", "/pipelines/{pipeline}/revisions", "list-revisions", Answers.revisions, tuple[RevisionView, ...]),
-    Route("GET", "/pipelines/{pipeline}/revisions/{version}", "show-revision", Answers.revision, Submission),
-    Route("GET", "/pipelines/{pipeline}/status", "show-pipeline", Answers.status, PipelineStatus),
+    Route("GET", "/pipelines/{pipeline}/revisions", "list-revisions", Handlers.revisions, tuple[RevisionView, ...]),
+    Route("GET", "/pipelines/{pipeline}/revisions/{version}", "show-revision", Handlers.revision, Submission),
+    Route("GET", "/pipelines/{pipeline}/status", "show-pipeline", Handlers.status, PipelineStatus),
     *_operations(""),
-    Route("GET", "/pipelines/{pipeline}/jobs/{job}/status", "show-job", Answers.job_status, JobStatus),
+    Route("GET", "/pipelines/{pipeline}/jobs/{job}/status", "show-job", Handlers.job_status, JobStatus),
     *_operations("/jobs/{job}"),
     Route(
         "GET",
         "/pipelines/{pipeline}/jobs/{job}/log",
         "show-log",
-        Answers.log,
+        Handlers.log,
         LogView,
         query=(Query("lines", QueryKind.WHOLE, "Number of lines, from the end.", 100, 1, 10_000),),
     ),
@@ -175,7 +175,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/runs",
         "list-runs",
-        Answers.runs,
+        Handlers.runs,
         tuple[RunView, ...],
         query=(
             Query("pipeline", QueryKind.TEXT, "Only of this pipeline."),
@@ -187,7 +187,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/pipelines/{pipeline}/jobs/{job}/runs",
         "find-run",
-        Answers.run_over,
+        Handlers.run_over,
         RunView,
         query=(
             Query("lowerBoundary", QueryKind.TEXT, "A time in ISO 8601, or an offset; must be given."),
@@ -198,20 +198,20 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         "/pipelines/{pipeline}/jobs/{job}/runs",
         "start-run",
-        Answers.start_run,
+        Handlers.start_run,
         RunView,
         202,
         Right.OPERATE,
         RunBody,
     ),
-    Route("GET", "/runs/{run}", "show-run", Answers.run, RunView),
-    Route("POST", "/runs/{run}/cancel", "cancel-run", Answers.cancel, RunView, 202, Right.OPERATE),
-    Route("POST", "/runs/{run}/skip", "skip-run", Answers.skip, IntervalView, 202, Right.OPERATE),
+    Route("GET", "/runs/{run}", "show-run", Handlers.run, RunView),
+    Route("POST", "/runs/{run}/cancel", "cancel-run", Handlers.cancel, RunView, 202, Right.OPERATE),
+    Route("POST", "/runs/{run}/skip", "skip-run", Handlers.skip, IntervalView, 202, Right.OPERATE),
     Route(
         "POST",
         "/runs/{run}/retry",
         "retry-run",
-        Answers.retry,
+        Handlers.retry,
         IntervalView,
         202,
         Right.OPERATE,
@@ -221,33 +221,33 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/schedules",
         "list-schedules",
-        Answers.schedules,
+        Handlers.schedules,
         tuple[ScheduleView, ...],
         query=(Query("pipeline", QueryKind.TEXT, "Only of this pipeline."),),
     ),
-    Route("GET", f"{_SCHEDULE}", "show-schedule", Answers.schedule, ScheduleView),
+    Route("GET", f"{_SCHEDULE}", "show-schedule", Handlers.schedule, ScheduleView),
     Route(
         "GET",
         f"{_SCHEDULE}/intervals",
         "list-intervals",
-        Answers.intervals,
+        Handlers.intervals,
         tuple[IntervalView, ...],
         query=(Query("limit", QueryKind.WHOLE, "Maximum number.", 100, 1, 1000),),
     ),
-    Route("PUT", f"{_SCHEDULE}/pause", "pause-schedule", Answers.pause, ScheduleView, 202, Right.OPERATE),
-    Route("PUT", f"{_SCHEDULE}/resume", "resume-schedule", Answers.unpause, ScheduleView, 202, Right.OPERATE),
-    Route("POST", f"{_SCHEDULE}/trigger", "trigger-schedule", Answers.trigger, ScheduleView, 202, Right.OPERATE),
+    Route("PUT", f"{_SCHEDULE}/pause", "pause-schedule", Handlers.pause, ScheduleView, 202, Right.OPERATE),
+    Route("PUT", f"{_SCHEDULE}/resume", "resume-schedule", Handlers.unpause, ScheduleView, 202, Right.OPERATE),
+    Route("POST", f"{_SCHEDULE}/trigger", "trigger-schedule", Handlers.trigger, ScheduleView, 202, Right.OPERATE),
     Route(
-        "POST", f"{_SCHEDULE}/backfill", "backfill", Answers.backfill, BackfillView, 202, Right.OPERATE, BackfillBody
+        "POST", f"{_SCHEDULE}/backfill", "backfill", Handlers.backfill, BackfillView, 202, Right.OPERATE, BackfillBody
     ),
-    Route("POST", f"{_SCHEDULE}/skip", "skip-range", Answers.skip_range, SkippedView, 202, Right.OPERATE, RangeBody),
-    Route("GET", "/graph", "graph", Answers.graph, GraphView),
+    Route("POST", f"{_SCHEDULE}/skip", "skip-range", Handlers.skip_range, SkippedView, 202, Right.OPERATE, RangeBody),
+    Route("GET", "/graph", "graph", Handlers.graph, GraphView),
     EVENTS,
     Route(
         "PUT",
         "/plugins/{type}/config/validate",
         "validate-options",
-        Answers.validate,
+        Handlers.validate,
         ValidatedView,
         right=Right.OPERATE,
         body=ValidateBody,

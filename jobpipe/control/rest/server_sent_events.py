@@ -29,7 +29,7 @@ def as_text(event: Event) -> bytes:
     return f"id: {event.id}\ndata: {data}\n\n".encode()
 
 
-class Streams:
+class EventStreams:
     """The streams of a server: a bounded number, each with a thread that waits for events."""
 
     def __init__(self, control: Control, most: int = MOST) -> None:

@@ -28,8 +28,8 @@ from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.file.spec import ScheduleSpec
 from jobpipe.pipelines.loading.spec_checks import needs_bounds
 from jobpipe.pipelines.model.graph import graph_of, published_again
-from jobpipe.pipelines.model.job_states import Want
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.job_states import DesiredState
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
 
 
@@ -116,7 +116,7 @@ class Decision:
     refused: str | None = None
 
 
-def rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: Want) -> list[JobRow]:
+def rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: DesiredState) -> list[JobRow]:
     """Return the jobs of a file as they would be stored, with what is kept of those that were there before.
 
     Args:
@@ -185,7 +185,7 @@ def first_plan(asked: Asked, refused: Sequence[str] = ()) -> Plan:
         refused: why the file would be refused as a whole.
     """
     known, pipeline = Known(), asked.pipeline
-    decisions = decide(rows_of(pipeline, known.jobs, Want.RUN), known, asked)
+    decisions = decide(rows_of(pipeline, known.jobs, DesiredState.RUN), known, asked)
     jobs = tuple(each.plan for each in decisions)
     warnings = tuple(pipeline.warnings)
     return Plan(pipeline=pipeline.name, version=0, changed=True, jobs=jobs, refused=tuple(refused), warnings=warnings)
@@ -243,7 +243,7 @@ def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Deci
         reasons, again = (asked.unfit[name], *changes), tuple(_rows_again(job, asked))
         plan = JobPlan(job=name, action=Action.NEEDS_NEW_CHECKPOINT, reasons=reasons, rows_again=again)
         return Decision(row=row, plan=plan, refused=asked.unfit[name])
-    begins = row.want is Want.RUN and row.begins_by_itself
+    begins = row.want is DesiredState.RUN and row.begins_by_itself
     if old is not None and old.present and alike and not renew:
         return Decision(row=row, plan=_unchanged(row, job, known, asked, begins=begins))
     ends_others = old is not None and (old.scheduled, old.on_demand) != (row.scheduled, row.on_demand)
@@ -286,7 +286,7 @@ def _is_clearable(job: Job, asked: Asked) -> bool:
 
 
 def _storage(job: Job, asked: Asked) -> str:
-    return Places.of(asked.home, asked.pipeline.name).storage(asked.pipeline, job.name)
+    return PipelinePaths.of(asked.home, asked.pipeline.name).storage(asked.pipeline, job.name)
 
 
 def _reads_again(row: JobRow, asked: Asked) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from jobpipe.jobs.storage.job_rows import PipelineRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.file_paths import absolute, is_uri, same_place
 from jobpipe.pipelines.file.problems import LISTED, Problem
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 
 
@@ -21,7 +21,7 @@ def shared_storage(store: Store, home: Path, pipeline: Pipeline) -> list[Problem
     It is an error if both have a job of the same name in the same folder of this host, else a warning: of a URI it is
     not certain where it leads, and jobs of other names have checkpoints of their own.
     """
-    place = _normal(Places.of(home, pipeline.name).folder, pipeline.spec.storage, pipeline.folder)
+    place = _normal(PipelinePaths.of(home, pipeline.name).folder, pipeline.spec.storage, pipeline.folder)
     own = {name for name, job in pipeline.jobs.items() if job.spec.type != "flow"}
     return [
         _problem(pipeline, row.name, place, own, _of_checkpoints(store, row.name))
@@ -50,7 +50,7 @@ def _places_of(store: Store, home: Path, row: PipelineRow) -> Iterator[str]:
     if definition is not None:
         section = json.loads(definition.tree).get("pipeline") or {}
         try:
-            yield _normal(Places.of(home, row.name).folder, section.get("storage"), definition.folder)
+            yield _normal(PipelinePaths.of(home, row.name).folder, section.get("storage"), definition.folder)
         except ConfigError:  # ~ of a user who is gone
             return
 

@@ -10,13 +10,13 @@ from jobpipe.config import Config
 from jobpipe.control.control_service import Plan, Submission
 from jobpipe.control.revisions.planning import Asked, first_plan
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, PipelineNotFound
-from jobpipe.jobs.allowed_paths import Roots
+from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.jobs.schedules.schedule_rule import Rule
 from jobpipe.jobs.storage.file_lock import holder
 from jobpipe.pipelines.checkpoints.checkpoint_owner import require_checkpoint
 from jobpipe.pipelines.file.problems import Problem, nearest, pipeline_error
 from jobpipe.pipelines.loading.loader import load_tree
-from jobpipe.pipelines.model.paths import Places, require_clearable
+from jobpipe.pipelines.model.paths import PipelinePaths, require_clearable
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 
@@ -49,7 +49,7 @@ def require_jobs(pipeline: Pipeline, new_checkpoint: Sequence[str]) -> None:
             raise PipelineNotFound(what, pipeline=pipeline.name, job=job)
 
 
-def require_trusted(pipeline: Pipeline, roots: Roots) -> None:
+def require_trusted(pipeline: Pipeline, roots: AllowedPaths) -> None:
     """Check that all of a pipeline lies in the roots, where no other user can change it.
 
     Raises:
@@ -67,7 +67,7 @@ def require_trusted(pipeline: Pipeline, roots: Roots) -> None:
 
 def refusals(pipeline: Pipeline, home: Path, new_checkpoint: Sequence[str]) -> Iterator[JobpipeError]:
     """Yield why a file is not taken now, although it is right."""
-    places = Places.of(home, pipeline.name)
+    places = PipelinePaths.of(home, pipeline.name)
     try:
         require_no_foreground(home, pipeline.name)
     except ControlConflict as error:
@@ -90,7 +90,7 @@ def require_no_foreground(home: Path, pipeline: str) -> None:
     Raises:
         ControlConflict: one has.
     """
-    process = holder(Places.of(home, pipeline).lock)
+    process = holder(PipelinePaths.of(home, pipeline).lock)
     if process is not None:
         raise ControlConflict(
             f"pipeline {pipeline} is run in the foreground by process {process}; stop that first", pipeline=pipeline
@@ -105,7 +105,7 @@ def plan_without_server(
     Raises:
         ConfigError, PipelineError, PipelineNotFound: as :func:`load_submission`; or its files are not in the roots.
     """
-    roots = Roots.of(config, config_file)
+    roots = AllowedPaths.of(config, config_file)
     roots.folder(submission.folder)
     pipeline = load_submission(submission, new_checkpoint, Plugins())
     require_trusted(pipeline, roots)

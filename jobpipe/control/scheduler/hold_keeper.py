@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from jobpipe.control.periodic_thread import RepeatedWork
+from jobpipe.control.periodic_thread import PeriodicThread
 from jobpipe.errors import HoldNotFound, JobpipeError
 from jobpipe.jobs.storage.interval_store import HoldRow, IntervalStore
 from jobpipe.jobs.storage.job_store import Store
@@ -49,7 +49,7 @@ class Needed:
     since: datetime | None
 
 
-class HoldKeeper(RepeatedWork):
+class HoldKeeper(PeriodicThread):
     """A thread that moves the holds; :meth:`close` ends it, and leaves them where they are.
 
     Args:

@@ -14,7 +14,7 @@ from jobpipe.jobs.storage.interval_store import IntervalRow, IntervalStore, Sche
 from jobpipe.jobs.storage.job_rows import JobRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.spec import ScheduleSpec
-from jobpipe.pipelines.model.job_states import Want
+from jobpipe.pipelines.model.job_states import DesiredState
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ScheduleViews:
         """Return how one stands."""
         key = (row.pipeline, row.job)
         job, counts = self._store.job(*key), self._books.counts(*key)
-        active = job is not None and job.present and job.want is Want.RUN and not row.paused
+        active = job is not None and job.present and job.want is DesiredState.RUN and not row.paused
         due = self._next_due(row) if active else None
         last = self._books.last(*key, *_ENDED)
         return ScheduleView(

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Protocol
 
-from jobpipe.control.commands import PipelineChanges
+from jobpipe.control.commands import PipelineCommands
 from jobpipe.control.control_service import SkippedView
 from jobpipe.control.revisions.planning import schedule_conflict
 from jobpipe.control.scheduler.engine_pool import EnginePool
@@ -28,7 +28,7 @@ from jobpipe.jobs.storage.job_rows import JobRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.dispatcher import Key
 from jobpipe.pipelines.file.spec import EngineSpec
-from jobpipe.pipelines.model.job_states import Want
+from jobpipe.pipelines.model.job_states import DesiredState
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from jobpipe.pipelines.plugins.schedule_engine import Schedule
@@ -47,7 +47,7 @@ class TopicEnds(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleTools:
+class SchedulerDependencies:
     """What schedules need of the server.
 
     Attributes:
@@ -58,7 +58,7 @@ class ScheduleTools:
     """
 
     store: Store
-    changes: PipelineChanges
+    changes: PipelineCommands
     look: Callable[[Iterable[Key]], None]
     ends: TopicEnds
     clock: Callable[[], float]
@@ -89,7 +89,7 @@ class Scheduler:
         plugins: where the engines that fire them are found.
     """
 
-    def __init__(self, tools: ScheduleTools, plugins: Plugins) -> None:
+    def __init__(self, tools: SchedulerDependencies, plugins: Plugins) -> None:
         self._tools = tools
         self._books = IntervalStore(tools.store)
         self._engines = EnginePool(self._fire, plugins)
@@ -273,7 +273,7 @@ class Scheduler:
         self._books.change(row, IntervalState.RUNNING, now, run)
 
     def _is_on(self, job: JobRow, row: ScheduleRow) -> bool:
-        return job.present and job.want is Want.RUN and not row.paused
+        return job.present and job.want is DesiredState.RUN and not row.paused
 
     def _is_busy(self, job: JobRow) -> bool:
         run = self._tools.store.run(job.run)

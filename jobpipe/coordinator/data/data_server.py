@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.coordinator.data.segment_files import map_range, part_header, receive_file
-from jobpipe.coordinator.topic.fair_executor import TurnThread
+from jobpipe.coordinator.topic.fair_executor import FairExecutor
 from jobpipe.discovery.peer_authentication import Trust
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
 from jobpipe.net.links.async_link import Link
@@ -55,7 +55,7 @@ class _Open:
 
     reader: CatalogReader
     inode: int
-    thread: TurnThread
+    thread: FairExecutor
 
     async def run(self, work: Callable[[], R]) -> R:
         return await self.thread.run(work)
@@ -98,7 +98,7 @@ class DataService:
         Whatever asks the disk does so in the topic's own thread: a spool that hangs holds up its own topic only.
         """
         directory, known = self._directory(topic), self._open.get(topic)
-        thread = TurnThread(f"read-{topic}") if known is None else known.thread
+        thread = FairExecutor(f"read-{topic}") if known is None else known.thread
 
         def work() -> _Open:
             try:

@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.coordinator.handlers.dispatch import Answering, Answers, Context, pair
+from jobpipe.coordinator.handlers.dispatch import Answering, Context, Handlers, pair
 from jobpipe.coordinator.handlers.flow_handlers import FlowAnswers
 from jobpipe.coordinator.handlers.operation_rights import may_have_holds_of_others, require_operation
 from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
@@ -83,7 +83,7 @@ class ControlService:
             pair(admin_operations.ReleaseHoldRequest, self._release_hold),
             pair(admin_operations.RequireRequest, self._require),
         )
-        self._answers: Answers = {
+        self._answers: Handlers = {
             **PublisherAnswers(coordinator, secret).answers(),
             **ReaderAnswers(coordinator, self._owner_of).answers(),
             **FlowAnswers(coordinator, secret).answers(),

@@ -33,5 +33,5 @@ def pair(kind: type[Q], answer: Callable[[Context, Q], Awaitable[Fields]]) -> tu
     return kind, answer
 
 
-Answers: TypeAlias = dict[type[Fields], Answering]
+Handlers: TypeAlias = dict[type[Fields], Answering]
 """By the type of the request."""

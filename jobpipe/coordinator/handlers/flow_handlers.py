@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jobpipe.coordinator.data.segment_files import held_part
-from jobpipe.coordinator.handlers.dispatch import Answers, Context, pair
+from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic.session_owner import Holder
 from jobpipe.coordinator.topic.topic_state import either
@@ -37,7 +37,7 @@ class FlowAnswers:
         self._coordinator = coordinator
         self._secret = secret
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         """Return the methods, by what they answer."""
         return dict(
             (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobpipe.coordinator.handlers.dispatch import Answers, Context, pair
+from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.servers.audit_log import audit
@@ -58,7 +58,7 @@ class PublisherAnswers:
         self._coordinator = coordinator
         self._secret = secret
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         """Return the methods, by what they answer."""
         return dict(
             (

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobpipe.coordinator.data.segment_files import held_part
-from jobpipe.coordinator.handlers.dispatch import Answers, Context, pair
+from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss
 from jobpipe.net.links.async_link import Link
@@ -38,7 +38,7 @@ class ReaderAnswers:
         self._coordinator = coordinator
         self._owner_of = owner_of
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         """Return the methods, by what they answer."""
         return dict(
             (

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from jobpipe.coordinator.background_tasks import Lasting
+from jobpipe.coordinator.background_tasks import BackgroundTasks
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import Fenced, JobpipeError, TopicNotFound
 from jobpipe_registry.topic_records import MAX_STEP
@@ -27,7 +27,7 @@ class HigherEpoch:
         lasting: Owns the question, which may outlive its asker.
     """
 
-    def __init__(self, topic: ServedTopic, registered: Callable[[], int], lasting: Lasting) -> None:
+    def __init__(self, topic: ServedTopic, registered: Callable[[], int], lasting: BackgroundTasks) -> None:
         self.topic = topic
         self._registered = registered
         self._lasting = lasting

@@ -17,7 +17,7 @@ AHEAD = 2
 """Pieces of work that the thread has at most: one that runs, and the next, so that it does not wait for the loop."""
 
 
-class TurnThread:
+class FairExecutor:
     """Runs work in a thread: round robin over the identities that ask, for each of them in the order of its calls.
 
     However much one identity asks for, another's work waits for a few pieces at most, so keep each piece short.

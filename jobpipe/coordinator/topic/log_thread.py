@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from jobpipe.coordinator.topic.fair_executor import TurnThread
+from jobpipe.coordinator.topic.fair_executor import FairExecutor
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull, TopicNotFound
 from jobpipe.store.log.topic_log import TopicLog
 
@@ -22,7 +22,7 @@ class LogThread:
     def __init__(self, topic: str, store: TopicLog) -> None:
         self.store = store
         self._topic = topic
-        self._thread = TurnThread(f"log-{topic}")
+        self._thread = FairExecutor(f"log-{topic}")
         self._closing: asyncio.Future[None] | None = None
 
     @property
@@ -48,7 +48,7 @@ class LogThread:
             then: Called with the result, in the loop, before the caller goes on, and also if the caller is cancelled
                 meanwhile: what ``work`` has changed in the log, ``then`` changes in memory.
             reserve: ``work`` may use the room that is kept for a full disk.
-            whose: see :meth:`TurnThread.run`.
+            whose: see :meth:`FairExecutor.run`.
 
         Raises:
             TopicNotFound: the log was closed meanwhile.

@@ -43,7 +43,7 @@ class KnownLog:
         )
 
 
-class Bell:
+class WakeUp:
     """``ring()`` wakes everybody who waits at that moment. Nothing is remembered: waiters re-check.
 
     Attributes:
@@ -78,7 +78,7 @@ async def _is_set(event: asyncio.Event, timeout: float) -> bool:
     return True
 
 
-async def either(bells: Iterable[Bell], timeout: float) -> None:
+async def either(bells: Iterable[WakeUp], timeout: float) -> None:
     """Wait for the next ring of one of the bells, at most ``timeout`` seconds."""
     waits = [bell.begin_to_wait(timeout) for bell in bells]
     try:
@@ -112,8 +112,8 @@ class TopicState:
         self.log_id = thread.store.log_id
         self.head = known.head
         self.ended = known.ended
-        self.news = Bell()
-        self.acked = Bell()
+        self.news = WakeUp()
+        self.acked = WakeUp()
         self.progress_at = time.monotonic()
         self.kept = set(known.kept)
         self.gone: frozenset[str] = frozenset()

@@ -15,11 +15,11 @@ from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.alerts.webhook import (
     TOTAL_SECONDS,
-    Hook,
-    HookError,
-    HookRefused,
-    HookRejected,
     Resolve,
+    Webhook,
+    WebhookError,
+    WebhookRefused,
+    WebhookRejected,
     post,
     resolve,
 )
@@ -92,7 +92,7 @@ class _Destination:
     busy: bool = False
 
 
-class Outbox:
+class AlertQueue:
     """Sends what it is given with a few threads, at most one for each address; :meth:`close` ends them.
 
     Args:
@@ -199,19 +199,19 @@ class Outbox:
                 self._news.wait(None if due is None else due - now)
         return None
 
-    def _try(self, alert: Alert) -> HookError | None:
+    def _try(self, alert: Alert) -> WebhookError | None:
         try:
-            hook = Hook.parse(alert.url.reveal(self._environ))
+            hook = Webhook.parse(alert.url.reveal(self._environ))
             post(hook, alert.message, allowed=self._allowed, resolver=self._resolver)
-        except HookError as error:
+        except WebhookError as error:
             return error
         except ConfigError:
-            return HookRejected("its secret cannot be read")
+            return WebhookRejected("its secret cannot be read")
         except Exception as error:  # noqa: BLE001 - its text may have the address
-            return HookRejected(type(error).__name__)
+            return WebhookRejected(type(error).__name__)
         return None
 
-    def _note(self, key: str, alert: Alert, error: HookError | None) -> str:
+    def _note(self, key: str, alert: Alert, error: WebhookError | None) -> str:
         """Note how an attempt ended; return why the alert is given up, "" if it is not."""
         with self._news:
             destination = self._destinations[key]
@@ -220,11 +220,11 @@ class Outbox:
                 destination.due = 0.0
                 destination.alerts.remove(alert)
                 return ""
-            if isinstance(error, HookRefused):
+            if isinstance(error, WebhookRefused):
                 destination.alerts.remove(alert)
                 return str(error)
             destination.failures += 1
-            destination.rejected += isinstance(error, HookRejected)
+            destination.rejected += isinstance(error, WebhookRejected)
             delay = min(self._first_delay * 2 ** min(destination.failures - 1, 30), MOST_DELAY)
             destination.due = time.monotonic() + delay
             if destination.failures == 1:

@@ -30,20 +30,20 @@ _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.2
 _INSIDE = (ipaddress.ip_network("64:ff9b:1::/48"), ipaddress.ip_network("fec0::/10"))
 
 
-class HookError(Exception):
+class WebhookError(Exception):
     """It was not delivered; another attempt may be."""
 
 
-class HookRefused(HookError):
+class WebhookRefused(WebhookError):
     """It will never be delivered to that address."""
 
 
-class HookRejected(HookError):
+class WebhookRejected(WebhookError):
     """The webhook refuses the message itself: it may be set up wrongly, for a while."""
 
 
 @dataclass(frozen=True, repr=False)
-class Hook:
+class Webhook:
     """A webhook's address, taken apart."""
 
     scheme: str
@@ -52,7 +52,7 @@ class Hook:
     target: str
 
     @classmethod
-    def parse(cls, url: str) -> Hook:
+    def parse(cls, url: str) -> Webhook:
         """Return it.
 
         Raises:
@@ -62,11 +62,11 @@ class Hook:
             parts = urlsplit(url.strip())
             host, port = parts.hostname or "", parts.port
         except ValueError:
-            raise HookRefused("it is not an address") from None
+            raise WebhookRefused("it is not an address") from None
         if len(url) > MAX_URL or not url.strip().isascii() or not url.strip().isprintable() or not host:
-            raise HookRefused("it is not an address")
+            raise WebhookRefused("it is not an address")
         if parts.scheme not in ("https", "http") or parts.username is not None or parts.password is not None:
-            raise HookRefused("it is not an address such as https://HOST/PATH")
+            raise WebhookRefused("it is not an address such as https://HOST/PATH")
         hook = cls(
             parts.scheme,
             host.lower(),
@@ -74,7 +74,7 @@ class Hook:
             (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
         )
         if hook.scheme == "http" and not hook.is_loopback:
-            raise HookRefused("http is allowed only to loopback; use https")
+            raise WebhookRefused("http is allowed only to loopback; use https")
         return hook
 
     @property
@@ -106,7 +106,9 @@ def resolve(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (), resolver: Resolve = resolve) -> None:
+def post(
+    hook: Webhook, message: Mapping[str, Any], *, allowed: Collection[str] = (), resolver: Resolve = resolve
+) -> None:
     """Send a message; any status from 200 to 299 is a success. Redirects are not followed.
 
     If the host has several addresses, they are tried in their order until one lets us connect.
@@ -129,15 +131,15 @@ def post(hook: Hook, message: Mapping[str, Any], *, allowed: Collection[str] = (
         connection.request("POST", hook.target, body=body, headers=headers)
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise HookError(f"no answer ({_reason(error)})") from None
+        raise WebhookError(f"no answer ({_reason(error)})") from None
     finally:
         timer.cancel()
         connection.close()
     if 200 <= status < 300:
         return
     if 300 <= status < 400:
-        raise HookRefused(f"status {status}, a redirect, which is not followed")
-    raise (HookRejected if 400 <= status < 500 and status not in (408, 429) else HookError)(f"status {status}")
+        raise WebhookRefused(f"status {status}, a redirect, which is not followed")
+    raise (WebhookRejected if 400 <= status < 500 and status not in (408, 429) else WebhookError)(f"status {status}")
 
 
 def _reason(error: Exception) -> str:
@@ -148,28 +150,28 @@ def _reason(error: Exception) -> str:
     return type(error).__name__ if isinstance(error, ssl.SSLError) else why
 
 
-def _checked(hook: Hook, allowed: Collection[str], resolver: Resolve) -> Sequence[str]:
+def _checked(hook: Webhook, allowed: Collection[str], resolver: Resolve) -> Sequence[str]:
     """Return the addresses of the hook; all of them must be possible ones."""
     try:
         found = [
             (text, _plain(ipaddress.ip_address(text.partition("%")[0]))) for text in resolver(hook.host, hook.port)
         ]
     except (OSError, ValueError):
-        raise HookError("its host has no address") from None
+        raise WebhookError("its host has no address") from None
     if not found:
-        raise HookError("its host has no address")
+        raise WebhookError("its host has no address")
     for _, address in found:
         if address.is_link_local or address in _METADATA or address.is_multicast or address.is_unspecified:
-            raise HookRefused("its host has a link-local, metadata or multicast address")
+            raise WebhookRefused("its host has a link-local, metadata or multicast address")
         if any(address in network for network in _INSIDE):
-            raise HookRefused("its host has an address inside of a network, which cannot be listed")
+            raise WebhookRefused("its host has an address inside of a network, which cannot be listed")
         if address.is_loopback:
             if not hook.is_loopback:
-                raise HookRefused("its host has a loopback address, and does not say so")
+                raise WebhookRefused("its host has a loopback address, and does not say so")
         elif hook.is_loopback:
-            raise HookRefused("it names loopback, and has another address")
+            raise WebhookRefused("it names loopback, and has another address")
         elif not address.is_global and hook.destination not in allowed:
-            raise HookRefused("its host has a private address; list its host:port in jobpipe.server.webhooks")
+            raise WebhookRefused("its host has a private address; list its host:port in jobpipe.server.webhooks")
     return [text for text, _ in found]
 
 
@@ -193,7 +195,7 @@ class _NoConnection(OSError):
 class _Connection(http.client.HTTPConnection):
     """HTTP to the first of some addresses that answers, all looked up before; TLS checks the name."""
 
-    def __init__(self, hook: Hook, addresses: Sequence[str]) -> None:
+    def __init__(self, hook: Webhook, addresses: Sequence[str]) -> None:
         super().__init__(hook.host, hook.port, timeout=TIMEOUT)
         self._hook = hook
         self._addresses = addresses

@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Tried:
+class DryRunResult:
     """What became of the rows: those that came out, and the dead letters.
 
     Attributes:
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]]) -> Tried:
+def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]]) -> DryRunResult:
     """Run a job's transforms on rows, by the views of its sources; of a single source, by None.
 
     Raises:
@@ -165,7 +165,7 @@ def _reason(error: BaseException, folder: Path) -> str:
     return _JAVA_CLASS.sub("", causes[-1] if causes else lines[0])
 
 
-def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> Tried:
+def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> DryRunResult:
     import pyarrow as pa
 
     from jobpipe.pipelines.plugins.object_loader import import_object
@@ -184,7 +184,7 @@ def _try_flow(pipeline: Pipeline, job: Job, rows: list[Row]) -> Tried:
         setup=None if spec.setup is None else import_object(spec.setup),
         schema=None if columns is None else arrow_schema(columns),
     )
-    return Tried([json_row(batch, number) for batch in made for number in range(batch.num_rows)], [])
+    return DryRunResult([json_row(batch, number) for batch in made for number in range(batch.num_rows)], [])
 
 
 def _columns(pipeline: Pipeline, job: Job, schema: str) -> StructType:
@@ -218,7 +218,9 @@ def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mapping[str | None, list[Row]]) -> Tried:
+def _try_query(
+    spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mapping[str | None, list[Row]]
+) -> DryRunResult:
     from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters
 
     context = JobContext(
@@ -247,7 +249,7 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
             good, marked = letters.parted(frame, stack)
             _check_sinks(spark, pipeline, job, good, context)
             dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
-            return Tried(_rows(good), [row["letter"] for row in dead], unknown)
+            return DryRunResult(_rows(good), [row["letter"] for row in dead], unknown)
     context = replace(context, views={view: each for view, each in frames.items() if view is not None})
     for stage in job.transforms:
         with _telling(pipeline, stage.path):
@@ -255,7 +257,7 @@ def _try_query(spark: SparkSession, pipeline: Pipeline, job: Job, inputs: Mappin
         made.append((stage, frame))
     _check_sinks(spark, pipeline, job, frame, context)
     with _finding(pipeline, made):
-        return Tried(_rows(frame), [], unknown)
+        return DryRunResult(_rows(frame), [], unknown)
 
 
 def _unknown_names(view: str | None, rows: list[Row], columns: list[str]) -> str | None:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from jobpipe.jobs.alerts.alert_queue import Alert, Outbox
+from jobpipe.jobs.alerts.alert_queue import Alert, AlertQueue
 from jobpipe.jobs.foreground.supervisor import JobView
-from jobpipe.jobs.monitor.hysteresis import Lags, Threshold, lags_of
+from jobpipe.jobs.monitor.hysteresis import LagDetector, Threshold, lags_of
 from jobpipe.jobs.monitor.topic_poller import TopicView
 from jobpipe.pipelines.file.spec import AlertSpec
 from jobpipe.pipelines.model.graph import subscriptions_of
@@ -24,7 +24,7 @@ _STATES = frozenset({JobState.FAILED, JobState.LOST, JobState.BLOCKED})
 _RUNS = frozenset({JobState.RUNNING, JobState.BLOCKED})
 
 
-class RunAlerts:
+class ForegroundAlerts:
     """Tells what it sees; a context manager, whose end waits for a while until all was sent.
 
     Args:
@@ -32,17 +32,17 @@ class RunAlerts:
         outbox: not started yet; it is started if the pipeline has alerts.
     """
 
-    def __init__(self, pipeline: Pipeline, topics: Sequence[str], outbox: Outbox) -> None:
+    def __init__(self, pipeline: Pipeline, topics: Sequence[str], outbox: AlertQueue) -> None:
         self._pipeline = pipeline
         self._outbox = outbox
         self._states: dict[str, JobState] = {}
-        self._lags: Lags[str] = Lags()
+        self._lags: LagDetector[str] = LagDetector()
         self._thresholds = Threshold.of(pipeline.spec.alerts)
         names = [(topic, name) for topic in topics for name in subscriptions_of(pipeline, topic)]
         self._readers: Mapping[tuple[str, str], str] = {pair: pair[1].split(".")[1] for pair in names}
         self._event = 0
 
-    def __enter__(self) -> RunAlerts:
+    def __enter__(self) -> ForegroundAlerts:
         if self._pipeline.spec.alerts:
             self._outbox.start()
         return self

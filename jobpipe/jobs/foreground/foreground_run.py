@@ -26,22 +26,22 @@ from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
-from jobpipe.jobs.alerts.alert_queue import Outbox
-from jobpipe.jobs.foreground.foreground_alerts import RunAlerts
-from jobpipe.jobs.foreground.progress_display import Board, open_board
-from jobpipe.jobs.foreground.supervisor import JobView, Setting, SupervisedJob
-from jobpipe.jobs.monitor.hysteresis import Rooms
-from jobpipe.jobs.monitor.keep_serving import ServingOn
-from jobpipe.jobs.monitor.topic_poller import TopicView, Watcher
+from jobpipe.jobs.alerts.alert_queue import AlertQueue
+from jobpipe.jobs.foreground.foreground_alerts import ForegroundAlerts
+from jobpipe.jobs.foreground.progress_display import ProgressDisplay, open_board
+from jobpipe.jobs.foreground.supervisor import JobView, RunContext, SupervisedJob
+from jobpipe.jobs.monitor.hysteresis import BlockedDetector
+from jobpipe.jobs.monitor.keep_serving import KeepServing
+from jobpipe.jobs.monitor.topic_poller import TopicPoller, TopicView
 from jobpipe.jobs.storage.file_lock import locked
 from jobpipe.pipelines.file.problems import nearest
 from jobpipe.pipelines.loading.snapshot import ParentProcess
 from jobpipe.pipelines.loading.spec_checks import without_bounds
 from jobpipe.pipelines.model.graph import Graph, dead_letters_of, graph_of, published_again
 from jobpipe.pipelines.model.job_states import JobState
-from jobpipe.pipelines.model.paths import Places, clear_storage
+from jobpipe.pipelines.model.paths import PipelinePaths, clear_storage
 from jobpipe.pipelines.model.pipeline import Pipeline
-from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, Bounds
+from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, RunBounds
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
 from jobpipe.store.log.spools import has_spool, read_status
@@ -68,7 +68,7 @@ class DeadLetterCount:
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResult:
     """How a run in the foreground ended.
 
     Attributes:
@@ -111,13 +111,13 @@ def run_pipeline(
     console: Console,
     only: Sequence[str] = (),
     new_checkpoint: Sequence[str] = (),
-    bounds: Bounds = NO_BOUNDS,
+    bounds: RunBounds = NO_BOUNDS,
     plain: bool = False,
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
     stop_seconds: float = STOP_SECONDS,
     totals: Mapping[str, int] | None = None,
-) -> Ran:
+) -> RunResult:
     """Run the jobs of a pipeline until all have ended; in the main thread.
 
     At the first signal (SIGINT, SIGTERM, SIGHUP) each job ends after the micro-batch it is in, at one that comes at
@@ -139,7 +139,7 @@ def run_pipeline(
         RegistryUnavailable: the registry does not answer.
     """
     names = _chosen(pipeline, only, bounds)
-    places = Places.of(config.home, pipeline.name)
+    places = PipelinePaths.of(config.home, pipeline.name)
     with ExitStack() as stack:
         make_home(config.home)
         stack.enter_context(_locked(places, pipeline.name))
@@ -150,7 +150,7 @@ def run_pipeline(
         stack.callback(handler.shutdown)
         with map_registry_errors():
             registered = handler.jobs
-        setting = Setting(
+        setting = RunContext(
             pipeline=pipeline,
             places=places,
             jobs=registered,
@@ -166,20 +166,20 @@ def run_pipeline(
         board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
         admin = stack.enter_context(Admin(config))
         names_of_topics = [node.name for node in graph.topics]
-        outbox = Outbox(allowed=config.server_webhooks or ())
-        alerts = stack.enter_context(RunAlerts(pipeline, names_of_topics, outbox))
+        outbox = AlertQueue(allowed=config.server_webhooks or ())
+        alerts = stack.enter_context(ForegroundAlerts(pipeline, names_of_topics, outbox))
         by_name = dict(zip(names, jobs, strict=True))
 
         def active(name: str) -> bool:
             return name in by_name and not by_name[name].ended
 
-        stack.enter_context(ServingOn(config, admin, lambda: graph.topics, active))
+        stack.enter_context(KeepServing(config, admin, lambda: graph.topics, active))
         dead = dict.fromkeys(filter(None, (dead_letters_of(pipeline, pipeline.jobs[name]) for name in names)))
         dead_topics = [pipeline.spec.topic_prefix + topic for topic in dead]
         return _Foreground(graph, jobs, admin, board, timeout, alerts, dead_topics).run()
 
 
-def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: Bounds) -> list[str]:
+def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: RunBounds) -> list[str]:
     for name in only:
         if name not in pipeline.jobs:
             raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
@@ -193,7 +193,7 @@ def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: Bounds) -> list[str
 
 
 def _renew(
-    pipeline: Pipeline, places: Places, names: Sequence[str], renewed: Sequence[str], run: str, console: Console
+    pipeline: Pipeline, places: PipelinePaths, names: Sequence[str], renewed: Sequence[str], run: str, console: Console
 ) -> None:
     """Move checkpoints out of the way."""
     for name in renewed:
@@ -207,7 +207,7 @@ def _renew(
             console.print(again, markup=False, highlight=False, soft_wrap=True)
 
 
-def _locked(places: Places, name: str) -> AbstractContextManager[None]:
+def _locked(places: PipelinePaths, name: str) -> AbstractContextManager[None]:
     """Keep other runs of this pipeline on this home away."""
     return locked(places.lock, f"pipeline {name}", "stop it first", name)
 
@@ -225,15 +225,15 @@ class _Foreground:
         graph: Graph,
         jobs: Sequence[SupervisedJob],
         admin: Admin,
-        board: Board,
+        board: ProgressDisplay,
         timeout: float | None,
-        alerts: RunAlerts,
+        alerts: ForegroundAlerts,
         dead_letters: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pipeline = graph.pipeline
         self._alerts = alerts
-        self._rooms: Rooms[str] = Rooms()
+        self._rooms: BlockedDetector[str] = BlockedDetector()
         self._jobs = jobs
         self._board = board
         self._timeout = timeout
@@ -245,11 +245,11 @@ class _Foreground:
         names = {job.view.name for job in jobs}
         shown = [node.name for node in graph.topics if names & {*node.publishers, *node.readers}]
         self._admin = admin
-        self._watcher = Watcher(admin, shown)
+        self._watcher = TopicPoller(admin, shown)
         self._dead_before = {topic: self._rows_in_spool(topic) for topic in dead_letters}
         self._publishers = {topic: job.name for job in graph.jobs for topic in job.publishes}
 
-    def run(self) -> Ran:
+    def run(self) -> RunResult:
         """Run it."""
         began, late, ending = time.monotonic(), False, False
         with handled(SIGNALS, self._signalled), self._obeying():
@@ -278,7 +278,7 @@ class _Foreground:
             for view in views
             if view.rows > self._dead_before.get(view.topic, view.rows)
         ]
-        return Ran(tuple(job.view for job in self._jobs), self._signal, late, views, tuple(dead))
+        return RunResult(tuple(job.view for job in self._jobs), self._signal, late, views, tuple(dead))
 
     def _look(self, *, last: bool = False) -> None:
         self._watcher.poll()

@@ -33,10 +33,10 @@ _STYLES = {
 }
 
 
-class Board(Protocol):
+class ProgressDisplay(Protocol):
     """What a pipeline shows its state on; a context manager."""
 
-    def __enter__(self) -> Board: ...
+    def __enter__(self) -> ProgressDisplay: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -46,7 +46,7 @@ class Board(Protocol):
         """Show this state; called about once a second, and once at the end."""
 
 
-class BoardConsole(Console):
+class DisplayConsole(Console):
     """A console that says no more when its reader is gone, as ``head``, or ``tee`` at Ctrl-C. Rich's own would exit.
 
     With NO_COLOR in the environment it has no styles at all; Rich's own would keep bold.
@@ -63,17 +63,19 @@ class BoardConsole(Console):
         os.close(nowhere)
 
 
-def open_board(console: Console, title: str, *, plain: bool, totals: Mapping[str, int] | None = None) -> Board:
+def open_board(
+    console: Console, title: str, *, plain: bool, totals: Mapping[str, int] | None = None
+) -> ProgressDisplay:
     """Return the board that fits the console.
 
     Args:
         totals: by topic, how many rows will come, where that is known.
     """
     lines = plain or not console.is_terminal or console.is_dumb_terminal
-    return PlainBoard(console, totals) if lines else LiveBoard(console, title, totals)
+    return LineDisplay(console, totals) if lines else LiveDisplay(console, title, totals)
 
 
-class LiveBoard:
+class LiveDisplay:
     """Two tables that are redrawn in place."""
 
     def __init__(self, console: Console, title: str, totals: Mapping[str, int] | None = None) -> None:
@@ -82,7 +84,7 @@ class LiveBoard:
         self._title = title
         self._started = time.monotonic()
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> ProgressDisplay:
         self._live.start()
         return self
 
@@ -117,7 +119,7 @@ class _Shown:
         return bool(self.detail) and self.detail != known.detail and self.at - known.at >= LINE_SECONDS
 
 
-class PlainBoard:
+class LineDisplay:
     """A line for each change of a topic or a job, of why a job waits every few seconds, and a summary each minute."""
 
     def __init__(self, console: Console, totals: Mapping[str, int] | None = None) -> None:
@@ -127,7 +129,7 @@ class PlainBoard:
         self._topics: dict[str, tuple[str, bool]] = {}  # state, and whether it waits, as last printed
         self._jobs: dict[str, _Shown] = {}
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(

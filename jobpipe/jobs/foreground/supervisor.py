@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import JobpipeError
-from jobpipe.jobs.monitor.throughput import Rates
-from jobpipe.jobs.supervision.exit_status import REPLACED_END, End, end_by_code, end_by_record, end_without_record
-from jobpipe.jobs.supervision.restart_policy import Restarts, restarted_after
-from jobpipe.jobs.supervision.submission_retry import Delay, Launched, submit
+from jobpipe.jobs.monitor.throughput import Throughput
+from jobpipe.jobs.supervision.exit_status import (
+    REPLACED_END,
+    ExitStatus,
+    end_by_code,
+    end_by_record,
+    end_without_record,
+)
+from jobpipe.jobs.supervision.restart_policy import RestartPolicy, restarted_after
+from jobpipe.jobs.supervision.submission_retry import Delay, SubmittedAttempt, submit
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot
 from jobpipe.pipelines.model.job_states import FOLLOWING, JobState
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
-from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, Bounds
+from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, RunBounds
 from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Order
 from jobpipe_registry.registry_errors import OrderChanged, Unavailable
@@ -72,7 +78,7 @@ class JobView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunContext:
     """What the jobs of one run have in common.
 
     Attributes:
@@ -85,11 +91,11 @@ class Setting:
     """
 
     pipeline: Pipeline
-    places: Places
+    places: PipelinePaths
     jobs: Jobs
     run: str
     config: Path | None
-    bounds: Bounds = NO_BOUNDS
+    bounds: RunBounds = NO_BOUNDS
     stop_seconds: float
     parent: ParentProcess | None
     environment: Mapping[str, str]
@@ -98,7 +104,7 @@ class Setting:
 class SupervisedJob:
     """One job of a run; :meth:`start` begins, and it ends by itself or by :meth:`stop`."""
 
-    def __init__(self, setting: Setting, job: Job) -> None:
+    def __init__(self, setting: RunContext, job: Job) -> None:
         self._setting = setting
         self._launcher = setting.pipeline.launcher.plugin
         self._job = job
@@ -112,7 +118,7 @@ class SupervisedJob:
         self._before = ""  # why the attempt before this one failed
         self._batches = self._rows = 0  # of attempts that have ended
         self._report = Report()  # of the one that runs
-        self._rates = Rates()
+        self._rates = Throughput()
         self._rows_per_second = 0.0
         self._held_at: float | None = None  # when the attempt had the lease
         self._began = self._ended_at = 0.0
@@ -192,7 +198,7 @@ class SupervisedJob:
                 watch.close()
         except Exception as error:
             log.exception("job %s", self._job.name)
-            end = End(JobState.FAILED, type(error).__name__, f"{type(error).__name__}: {error}")
+            end = ExitStatus(JobState.FAILED, type(error).__name__, f"{type(error).__name__}: {error}")
         self._to(end.state, end.detail)
         with self._lock:
             self._ended_at = time.monotonic()
@@ -202,9 +208,9 @@ class SupervisedJob:
         self._seen = state
         self._wake.set()
 
-    def _attempted(self) -> End:
+    def _attempted(self) -> ExitStatus:
         """Make attempts until one ends for good."""
-        restarts = Restarts(self._setting.pipeline.spec.restart)
+        restarts = RestartPolicy(self._setting.pipeline.spec.restart)
         while not self._stopping.is_set():
             self._held_at = None
             end = self._one_attempt()
@@ -218,14 +224,14 @@ class SupervisedJob:
             log.warning("job %s, attempt %d: %s", self._job.name, self._attempts, end.detail)
             self._before = end.detail
             self._stopping.wait(delay)
-        return End(JobState.STOPPED)
+        return ExitStatus(JobState.STOPPED)
 
-    def _one_attempt(self) -> End:
+    def _one_attempt(self) -> ExitStatus:
         """Make one attempt; where it is not known whether it was started, the next one in its place."""
         counted, delay = False, Delay()
         while True:
             number = self._ordered()
-            if isinstance(number, End):
+            if isinstance(number, ExitStatus):
                 if counted and number is not REPLACED_END:
                     self._withdraw(self._attempt)
                 return number
@@ -241,7 +247,7 @@ class SupervisedJob:
                     attempt = self._to_launch(number, snapshot)
                     launched = submit(self._launcher, attempt, delay, self._stopping, self._tell)
                 except (JobpipeError, OSError) as error:
-                    return End(JobState.FAILED, type(error).__name__, f"it cannot be started: {error}")
+                    return ExitStatus(JobState.FAILED, type(error).__name__, f"it cannot be started: {error}")
                 if launched is not None:
                     try:
                         status = self._until_ended(launched, number)
@@ -254,7 +260,7 @@ class SupervisedJob:
                 report.unlink(missing_ok=True)
             if self._stopping.is_set():
                 self._withdraw(number)
-                return End(JobState.STOPPED)
+                return ExitStatus(JobState.STOPPED)
 
     def _withdraw(self, number: int) -> None:
         """See that an attempt that was perhaps started does nothing."""
@@ -294,7 +300,7 @@ class SupervisedJob:
             report=None if self._launcher.cluster else setting.places.report(self._job.name, number),
         )
 
-    def _until_ended(self, launched: Launched, number: int) -> LaunchStatus:
+    def _until_ended(self, launched: SubmittedAttempt, number: int) -> LaunchStatus:
         """Wait for the end of an attempt; see that it stops when it is to stop, within the time that it has.
 
         One that has left its end record has ended, whatever the launcher says. Without the record only the launcher can
@@ -353,7 +359,7 @@ class SupervisedJob:
         lease = None if self._seen is None else self._seen.lease
         return lease is not None and (lease.run, lease.attempt) == (self._setting.run, number)
 
-    def _how_ended(self, status: LaunchStatus, number: int) -> End:
+    def _how_ended(self, status: LaunchStatus, number: int) -> ExitStatus:
         self._look_at_report(number)
         cause = self._report.error
         if (end := end_by_code(status.exit_code, cause)) is not None:
@@ -381,7 +387,7 @@ class SupervisedJob:
 
     # -- the registry --------------------------------------------------------------------------------------------------
 
-    def _ordered(self) -> int | End:
+    def _ordered(self) -> int | ExitStatus:
         """Order the next attempt; return its number, or why there is none.
 
         A run that begins takes the job from the run before; one that goes on does not take it from a newer one.
@@ -403,7 +409,7 @@ class SupervisedJob:
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             return number
-        return End(JobState.STOPPED)  # before the registry answered
+        return ExitStatus(JobState.STOPPED)  # before the registry answered
 
     def _told_to_stop(self, number: int) -> bool:
         """Change the order to stop; False if that is to be tried again."""

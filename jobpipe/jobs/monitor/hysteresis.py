@@ -57,7 +57,7 @@ def _why(topic: str, waiting: str) -> str:
     return f"topic {topic} has no room: {waiting}"
 
 
-class Rooms(Generic[Key]):
+class BlockedDetector(Generic[Key]):
     """Why jobs are blocked."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -118,7 +118,7 @@ class LagChange(Generic[Key]):
         )
 
 
-class Lags(Generic[Key]):
+class LagDetector(Generic[Key]):
     """Which jobs lag. Each threshold is told once, and again only after the job has caught up.
 
     Args:

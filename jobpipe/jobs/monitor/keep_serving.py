@@ -12,7 +12,7 @@ from jobpipe.config import Config
 from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.pipelines.model.graph import TopicNode
 from jobpipe.publishing.coordinator_launcher import end_coordinators
-from jobpipe.publishing.serving.spool_server import StandIn, check_spool
+from jobpipe.publishing.serving.spool_server import SpoolServer, check_spool
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ LOOK_SECONDS = 1.0
 CLOSE_SECONDS = 10.0
 
 
-class ServingOn:
+class KeepServing:
     """Looks every second, in a thread of its own; a context manager.
 
     A coordinator of a job that has ended serves its topic until it was read, or nothing was read for
@@ -43,11 +43,11 @@ class ServingOn:
         self._topics = topics
         self._active = active
         self._missed: set[str] = set()
-        self._serving: dict[str, StandIn] = {}
+        self._serving: dict[str, SpoolServer] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="serving-on", daemon=True)
 
-    def __enter__(self) -> ServingOn:
+    def __enter__(self) -> KeepServing:
         self._thread.start()
         return self
 
@@ -102,7 +102,7 @@ class ServingOn:
         except TopicNotFound:
             if name in self._missed:  # twice: not in the moment in which one coordinator follows another
                 check_spool(self._config, name)
-                self._serving[name] = StandIn(self._config, name)
+                self._serving[name] = SpoolServer(self._config, name)
                 self._missed.discard(name)
                 log.info("topic %s is served on for the jobs that read it", name)
             else:

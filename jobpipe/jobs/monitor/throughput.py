@@ -9,7 +9,7 @@ WINDOW_SECONDS = 10.0  # rates are averages over this time
 
 
 @dataclass
-class Rates:
+class Throughput:
     """Rates from (time, rows, bytes) samples: of the last seconds, or of the whole time in which rows came."""
 
     samples: deque[tuple[float, int, int]] = field(default_factory=deque)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from jobpipe.jobs.monitor.throughput import Rates
+from jobpipe.jobs.monitor.throughput import Throughput
 
 ASK_SECONDS = 2.0
 AWAY_SECONDS = 10.0  # without an answer, before what was last heard is not shown as how a topic stands now
@@ -43,14 +43,14 @@ class TopicView:
     subscriptions: tuple[SubscriptionView, ...] = ()
 
 
-class Watcher:
+class TopicPoller:
     """The newest view of some topics."""
 
     def __init__(self, admin: Statuses, topics: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
         self._clock = clock
         self._views = {topic: TopicView(topic) for topic in topics}
-        self._rates = {topic: Rates() for topic in self._views}
+        self._rates = {topic: Throughput() for topic in self._views}
         self._heard = {topic: clock() for topic in self._views}  # when each has last answered
 
     @property

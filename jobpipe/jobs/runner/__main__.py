@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.runner.attempt import run_attempt
-from jobpipe.jobs.runner.driver_jvm import StartingJvm
+from jobpipe.jobs.runner.driver_jvm import DriverJvm
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED
 
@@ -28,7 +28,7 @@ def main() -> int:
     except (IndexError, ConfigError) as error:
         sys.stderr.write(f"usage: python -m jobpipe.jobs.runner SNAPSHOT ({error})\n")
         return MISCONFIGURED
-    return run_attempt(snapshot, StartingJvm() if by_cluster else None)
+    return run_attempt(snapshot, DriverJvm() if by_cluster else None)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ from jobpipe.errors import JobpipeError, RegistryUnavailable
 from jobpipe.jobs.process_group import kill_companions
 from jobpipe.jobs.runner.checkpoint_fence import Fence
 from jobpipe.jobs.runner.driver_environment import prepare_environment
-from jobpipe.jobs.runner.driver_jvm import StartingJvm
-from jobpipe.jobs.runner.job_lease import Holding, Replaced
+from jobpipe.jobs.runner.driver_jvm import DriverJvm
+from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
 from jobpipe.jobs.workloads.stop_reasons import StopAsked, StopRequest, watch_parent
-from jobpipe.jobs.workloads.workload import Done, Work, failure, told_of_checkpoint
+from jobpipe.jobs.workloads.workload import Workload, WorkloadOutcome, failure, told_of_checkpoint
 from jobpipe.pipelines.checkpoints.checkpoint_owner import Owner, owner_of
 from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
 from jobpipe.pipelines.file.file_paths import local_folder
@@ -51,7 +51,7 @@ SPARK_SECONDS = 10.0  # for the session to end
 TELL_SECONDS = 2.0  # for the last word of an attempt that was replaced
 
 
-def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
+def run_attempt(snapshot: Snapshot, jvm: DriverJvm | None = None) -> int:
     """Run an attempt in the main thread of this process; return its exit code.
 
     0: it came to its end, or was stopped; 1: it failed; 75: another attempt has taken its place; 78: it cannot begin:
@@ -68,7 +68,7 @@ def run_attempt(snapshot: Snapshot, jvm: StartingJvm | None = None) -> int:
     return code
 
 
-def _run(snapshot: Snapshot, jvm: StartingJvm | None, reporter: Reporter) -> int:
+def _run(snapshot: Snapshot, jvm: DriverJvm | None, reporter: Reporter) -> int:
     if jvm is not None:
         jvm.watch(_end_here)
     stop = StopRequest(snapshot.stop_seconds)
@@ -122,7 +122,7 @@ def _held(
     handler: RegisterServerHandler,
     stop: StopRequest,
     reporter: Reporter,
-    jvm: StartingJvm | None,
+    jvm: DriverJvm | None,
 ) -> int:
     """Take the lease, work, leave the end record."""
     with map_registry_errors():
@@ -133,7 +133,7 @@ def _held(
         if not leaving.is_set():
             _end_replaced(why, reporter, jvm)
 
-    holding = Holding(
+    holding = JobLease(
         jobs,
         pipeline.name,
         job.name,
@@ -152,7 +152,7 @@ def _held(
         _tell(done, stop)
         reporter.tell(done.batches, done.rows, done.cause)
         holding.release(_end_record(snapshot, done), LEAVE_SECONDS)
-    except Replaced as error:
+    except LeaseLost as error:
         _end_replaced(str(error), reporter, jvm)
     except RegistryUnavailable as error:
         log.warning("%s", error)
@@ -166,7 +166,7 @@ def _end_here() -> None:
     os._exit(FAILED)
 
 
-def _end_replaced(why: str, reporter: Reporter, jvm: StartingJvm | None = None) -> None:
+def _end_replaced(why: str, reporter: Reporter, jvm: DriverJvm | None = None) -> None:
     """End here, without another word to anybody: neither to Spark, whose commit it would be, nor to the registry."""
     kill_companions()
     text = f"jobpipe: this attempt was replaced, and ends where it is: {why}\n"
@@ -189,12 +189,12 @@ def _worked(
     job: Job,
     keys: dict[str, str],
     owner: Owner,
-    holding: Holding,
+    holding: JobLease,
     stop: StopRequest,
     reporter: Reporter,
     replaced: Callable[[str], None],
-    jvm: StartingJvm | None,
-) -> Done:
+    jvm: DriverJvm | None,
+) -> WorkloadOutcome:
     spark: SparkSession | None = None
     try:
         is_here = local_folder(snapshot.storage) is not None
@@ -208,8 +208,8 @@ def _worked(
         # The session took its time. Cut off meanwhile, this attempt would put its mark over that of the next one.
         try:
             if not holding.confirm(REGISTRY_SECONDS, lambda: stop.asked):
-                return Done(stopped=True)
-        except Replaced as error:
+                return WorkloadOutcome(stopped=True)
+        except LeaseLost as error:
             replaced(str(error))
         owner = claim(snapshot.storage, owner, spark)  # an attempt before this one may have noted its own meanwhile
         fence.mark()
@@ -218,7 +218,7 @@ def _worked(
         def check() -> None:
             try:
                 fence.check()
-            except Replaced as error:
+            except LeaseLost as error:
                 replaced(str(error))
 
         add_path(pipeline.folder)
@@ -228,10 +228,10 @@ def _worked(
         reporter.start()
         return _really(work.run(stop))
     except StopAsked:
-        return _really(Done(stopped=True))
+        return _really(WorkloadOutcome(stopped=True))
     except (JobpipeError, PySparkException, Py4JError) as error:
         log.debug("the job failed", exc_info=True)
-        return _really(Done(stopped=True)) if stop.asked and isinstance(error, Py4JError) else failure(error)
+        return _really(WorkloadOutcome(stopped=True)) if stop.asked and isinstance(error, Py4JError) else failure(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - of a plug-in, or the user's code
         traceback.print_exc()
         return failure(error)
@@ -240,7 +240,7 @@ def _worked(
             _end_session(spark)
 
 
-def _really(done: Done) -> Done:
+def _really(done: WorkloadOutcome) -> WorkloadOutcome:
     """Return how the work ended. Where the JVM is gone, this process is told to stop, and that is a failure."""
     process = getattr(SparkContext._gateway, "proc", None)
     if done.stopped and process is not None and process.poll() is not None:
@@ -268,18 +268,18 @@ def _context(
     )
 
 
-def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter) -> Work:
+def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter) -> Workload:
     if job.spec.application is not None:
-        from jobpipe.jobs.workloads.application import ApplicationWork
+        from jobpipe.jobs.workloads.application import ApplicationWorkload
 
-        return ApplicationWork(Path(pipeline.folder / job.spec.application), job.arguments(context.run))
+        return ApplicationWorkload(Path(pipeline.folder / job.spec.application), job.arguments(context.run))
     if job.spec.type == "flow":
-        from jobpipe.jobs.workloads.flow_job import FlowWork
+        from jobpipe.jobs.workloads.flow_job import FlowWorkload
 
-        return FlowWork(spark, job, context, reporter)
-    from jobpipe.jobs.workloads.query_builder import QueryWork
+        return FlowWorkload(spark, job, context, reporter)
+    from jobpipe.jobs.workloads.query_builder import QueryWorkload
 
-    return QueryWork(spark, pipeline, job, context, reporter)
+    return QueryWorkload(spark, pipeline, job, context, reporter)
 
 
 def _end_session(spark: SparkSession) -> None:
@@ -289,7 +289,7 @@ def _end_session(spark: SparkSession) -> None:
     ending.join(SPARK_SECONDS)
 
 
-def _end_record(snapshot: Snapshot, done: Done) -> EndRecord:
+def _end_record(snapshot: Snapshot, done: WorkloadOutcome) -> EndRecord:
     return EndRecord(
         run=snapshot.run,
         attempt=snapshot.attempt,
@@ -302,7 +302,7 @@ def _end_record(snapshot: Snapshot, done: Done) -> EndRecord:
     )
 
 
-def _tell(done: Done, stop: StopRequest) -> None:
+def _tell(done: WorkloadOutcome, stop: StopRequest) -> None:
     if done.error:
         text = f"failed: {done.cause}"
     elif done.stopped:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from jobpipe.jobs.runner.job_lease import Replaced
+from jobpipe.jobs.runner.job_lease import LeaseLost
 from jobpipe.pipelines.checkpoints.checkpoint_storage import storage_of
 from jobpipe_registry.job_records import Lease
 
@@ -64,7 +64,7 @@ class Fence:
                 log.warning("attempt %d, which was replaced by this one, wrote its mark late", other)
                 self.mark()
             return
-        raise Replaced(f"attempt {other} of run {found.get('run')} has begun")
+        raise LeaseLost(f"attempt {other} of run {found.get('run')} has begun")
 
     def watch(self, on_replaced: Callable[[str], None]) -> None:
         """Look every second, in a thread that ends with this process."""
@@ -74,7 +74,7 @@ class Fence:
             while not never.wait(LOOK_SECONDS):
                 try:
                     self.check()
-                except Replaced as error:
+                except LeaseLost as error:
                     on_replaced(str(error))
                     return
 

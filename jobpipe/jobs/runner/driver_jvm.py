@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
-class StartingJvm:
+class DriverJvm:
     """The JVM that has started this process: the driver's. What ends it ends this process, too.
 
     A driver is canceled by its JVM's end, and a worker that goes takes the JVM along. Python would notice that only

@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 
 
-class Replaced(Exception):
+class LeaseLost(Exception):
     """Another attempt was ordered: this one must end, and touch nothing any more."""
 
 
-class Holding:
+class JobLease:
     """The lease of one attempt.
 
     Args:
@@ -126,10 +126,10 @@ class Holding:
         try:
             self._jobs.take_lease(*self._key, self.lease, self._lost)
         except NotOrdered as error:
-            raise Replaced(str(error)) from error
+            raise LeaseLost(str(error)) from error
         except LeaseHeld as error:
             if self._held:
-                raise Replaced(str(error)) from error
+                raise LeaseLost(str(error)) from error
             if self._evicted(error):
                 return self._taken()
             log.info("waiting: %s", error)
@@ -175,7 +175,7 @@ class Holding:
                 self._jobs.release_lease(*self._key, end)
                 return
             except NotOrdered as error:
-                raise Replaced(str(error)) from error
+                raise LeaseLost(str(error)) from error
             except Unavailable as error:
                 if time.monotonic() > until:
                     raise RegistryUnavailable(str(error)) from error

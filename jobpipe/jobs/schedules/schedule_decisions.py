@@ -52,7 +52,7 @@ def state_of(run: JobState) -> IntervalState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Books:
+class ScheduleState:
     """What of a schedule is stored and matters now.
 
     Attributes:
@@ -87,7 +87,7 @@ class Decision:
     look_again: datetime | None = None
 
 
-def decide(rule: Rule, books: Books, now: datetime) -> Decision:
+def decide(rule: Rule, books: ScheduleState, now: datetime) -> Decision:
     """Return what to do now. Runs follow each other: at most one begins, and none while another one is under way.
 
     To be called again at ``look_again``, and whenever the books change otherwise: when a run has ended, after a skip, a

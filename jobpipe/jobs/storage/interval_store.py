@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from jobpipe.jobs.schedules.schedule_decisions import Books, IntervalState
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState, ScheduleState
 from jobpipe.jobs.schedules.schedule_rule import Interval
 from jobpipe.jobs.storage.job_rows import RunRow
 from jobpipe.jobs.storage.job_store import Store
@@ -148,10 +148,10 @@ class IntervalStore:
 
     # -- intervals -----------------------------------------------------------------------------------------------------
 
-    def books(self, row: ScheduleRow) -> Books:
+    def books(self, row: ScheduleRow) -> ScheduleState:
         """Return what decides what a schedule does now."""
         found = {state: self._in_state(row, state) for state in OPEN}
-        return Books(
+        return ScheduleState(
             accepted=row.accepted,
             waiting=found[IntervalState.WAITING],
             running=found[IntervalState.RUNNING],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.pipelines.model.job_states import ENDED, JobState, Want
+from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class PipelineRow:
 
     name: str
     version: int
-    want: Want
+    want: DesiredState
     submitted: float
     born: float = 0.0
 
@@ -84,7 +84,7 @@ class JobRow:
     scheduled: bool
     on_demand: bool = False
     present: bool
-    want: Want
+    want: DesiredState
     renew: bool
     digest: str
     reads: tuple[str, ...]
@@ -191,7 +191,7 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chore:
+class CleanupTask:
     """What is done as soon as it can be; without a subscription: removing the order of a job that is gone.
 
     A subscription that its job has then becomes required; any other one is required no more, and dropped.

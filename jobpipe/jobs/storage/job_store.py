@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from jobpipe.jobs.storage.job_rows import (
     AttemptRow,
-    Chore,
+    CleanupTask,
     DefinitionRow,
     Event,
     JobRow,
@@ -29,7 +29,7 @@ from jobpipe.jobs.storage.job_rows import (
     RunRow,
 )
 from jobpipe.jobs.storage.sqlite_file import ControlDatabase
-from jobpipe.pipelines.model.job_states import JobState, Want
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
 
 MOST_DEFINITIONS = 100  # of a pipeline, kept
 MOST_DEFINITION_CHARACTERS = 64 << 20  # of a pipeline, all together
@@ -327,11 +327,11 @@ class Store:
                 name,
             )
 
-    def chores(self, after: int, limit: int) -> list[Chore]:
+    def chores(self, after: int, limit: int) -> list[CleanupTask]:
         """Return those with a larger id, the oldest first."""
         rows = self._database.all("SELECT * FROM chores WHERE id > ? ORDER BY id LIMIT ?", after, limit)
         return [
-            Chore(
+            CleanupTask(
                 id=row["id"],
                 pipeline=row["pipeline"],
                 job=row["job"],
@@ -342,7 +342,7 @@ class Store:
             for row in rows
         ]
 
-    def has_chore(self, chore: Chore) -> bool:
+    def has_chore(self, chore: CleanupTask) -> bool:
         """Whether it is still to be done."""
         return self._database.one("SELECT 1 FROM chores WHERE id = ?", chore.id) is not None
 
@@ -367,7 +367,7 @@ class Store:
 
 
 def _pipeline(row: sqlite3.Row) -> PipelineRow:
-    return PipelineRow(**{**dict(row), "want": Want(row["want"])})
+    return PipelineRow(**{**dict(row), "want": DesiredState(row["want"])})
 
 
 def _definition(row: sqlite3.Row) -> DefinitionRow:
@@ -390,7 +390,7 @@ def _values(row: JobRow | RunRow | AttemptRow) -> dict[str, Any]:
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "state": JobState,
-    "want": Want,
+    "want": DesiredState,
     "reads": lambda text: tuple(json.loads(text)),
     "publishes": lambda text: tuple(json.loads(text)),
     "subscriptions": lambda text: tuple(JobSubscription(**each) for each in json.loads(text)),

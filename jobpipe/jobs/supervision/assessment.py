@@ -90,7 +90,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Assessment:
     """How an attempt stands.
 
     Attributes:
@@ -120,27 +120,27 @@ _BY_ORDER = {
 _FENCED = (OrderOf.FENCE, OrderOf.FENCE_OF_STOP)
 
 
-def judge(facts: Facts) -> Verdict:
+def judge(facts: Facts) -> Assessment:
     """Return how an attempt stands, and what is to be done."""
     free = facts.lease is LeaseOf.NONE
     if facts.end not in (EndOf.NONE, EndOf.OLDER):
         if facts.end is EndOf.STOPPED and facts.order is OrderOf.RUN and not facts.stopping:
-            return Verdict(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
-        return Verdict(state=JobState(facts.end.value), step=Step.RECORD, free=free)
+            return Assessment(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
+        return Assessment(state=JobState(facts.end.value), step=Step.RECORD, free=free)
     launcher = facts.launcher
     if launcher is LauncherAnswer.UNKNOWN and facts.rebooted:
         launcher = LauncherAnswer.ENDED
     if facts.lease is LeaseOf.OWN:
         return _with_lease(facts, launcher)
     if facts.order is OrderOf.OTHER and launcher in (LauncherAnswer.NOT_KNOWN, LauncherAnswer.ENDED):
-        return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, error="Replaced", detail=BY_ANOTHER)
+        return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, error="Replaced", detail=BY_ANOTHER)
     match launcher:
         case LauncherAnswer.NOT_KNOWN:
             return _perhaps_started(facts, free)
         case LauncherAnswer.RUNNING:
             state = _BY_ORDER[facts.order]
             submitted = JobState.SUBMITTED if state is JobState.RUNNING else state
-            return Verdict(state=submitted, step=_order_missing(facts), detail=_waits_for(facts))
+            return Assessment(state=submitted, step=_order_missing(facts), detail=_waits_for(facts))
         case LauncherAnswer.ENDED:
             return _ended(facts, free)
         case LauncherAnswer.UNKNOWN:
@@ -155,25 +155,25 @@ def _waits_for(facts: Facts) -> str:
     return "" if facts.lease is LeaseOf.NONE else "it waits for the lease, which another attempt still holds"
 
 
-def _with_lease(facts: Facts, launcher: LauncherAnswer) -> Verdict:
+def _with_lease(facts: Facts, launcher: LauncherAnswer) -> Assessment:
     if launcher is LauncherAnswer.ENDED:
         detail = "its process has ended, without an end record so far; its lease ends with its session"
-        return Verdict(state=_BY_ORDER[facts.order], step=Step.EVICT, detail=detail)
-    return Verdict(state=_BY_ORDER[facts.order], step=_order_missing(facts))
+        return Assessment(state=_BY_ORDER[facts.order], step=Step.EVICT, detail=detail)
+    return Assessment(state=_BY_ORDER[facts.order], step=_order_missing(facts))
 
 
-def _perhaps_started(facts: Facts, free: bool) -> Verdict:
+def _perhaps_started(facts: Facts, free: bool) -> Assessment:
     """The server ended between the order and the answer of the launcher."""
     if facts.order in _FENCED:
         detail = "whether it was started is not known; it did nothing, and cannot begin any more"
-        return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, started=False, detail=detail)
-    return Verdict(state=None, step=Step.FENCE)
+        return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, started=False, detail=detail)
+    return Assessment(state=None, step=Step.FENCE)
 
 
-def _ended(facts: Facts, free: bool) -> Verdict:
+def _ended(facts: Facts, free: bool) -> Assessment:
     """It has ended, and the registry may still have an end record that we did not see: the fence tells."""
     if facts.order not in _FENCED:
-        return Verdict(state=None, step=Step.FENCE)
+        return Assessment(state=None, step=Step.FENCE)
     code = facts.exit_code
     if code == MISCONFIGURED:
         state, error, detail = JobState.FAILED, "ConfigError", MISCONFIGURED_TEXT
@@ -184,14 +184,14 @@ def _ended(facts: Facts, free: bool) -> Verdict:
         state, error, detail = JobState.CANCELED, "Replaced", BY_ANOTHER
     else:
         state, error, detail = JobState.FAILED, "", unrecorded(code)
-    return Verdict(state=state, step=Step.RECORD, free=free, error=error, detail=detail)
+    return Assessment(state=state, step=Step.RECORD, free=free, error=error, detail=detail)
 
 
-def _lost(facts: Facts, free: bool) -> Verdict:
+def _lost(facts: Facts, free: bool) -> Assessment:
     if not facts.forced:
         detail = "the launcher does not answer for it, and it has no lease; it may still run"
-        return Verdict(state=JobState.LOST, step=_order_missing(facts), detail=detail)
+        return Assessment(state=JobState.LOST, step=_order_missing(facts), detail=detail)
     if facts.order in (*_FENCED, OrderOf.OTHER):
         detail = "it was lost, and an operator gave it up"
-        return Verdict(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=detail)
-    return Verdict(state=None, step=Step.FENCE)
+        return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=detail)
+    return Assessment(state=None, step=Step.FENCE)

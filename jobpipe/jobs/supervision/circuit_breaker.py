@@ -16,7 +16,7 @@ AWAY_SECONDS = 2.0
 T = TypeVar("T")
 
 
-class PatientJobs:
+class CircuitBreaker:
     """What the server asks of :class:`jobpipe_registry.registry_jobs.Jobs`; raises the same.
 
     After a question that was not answered none is asked for ``AWAY_SECONDS``: each would wait for the time that a

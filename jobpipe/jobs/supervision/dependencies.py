@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobpipe.jobs.allowed_paths import Roots
-from jobpipe.jobs.definition_cache import LoadedPipelines
+from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.circuit_breaker import PatientJobs
+from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tools:
+class Dependencies:
     """What all jobs under supervision share.
 
     Attributes:
@@ -27,10 +27,10 @@ class Tools:
     """
 
     store: Store
-    jobs: PatientJobs
-    loaded: LoadedPipelines
+    jobs: CircuitBreaker
+    loaded: DefinitionCache
     home: Path
-    roots: Roots
+    roots: AllowedPaths
     config_file: Path | None
     stop_seconds: float
     lost_seconds: float

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from jobpipe.errors import JobpipeError
-from jobpipe.jobs.supervision.dependencies import Tools
-from jobpipe.jobs.supervision.reconciler import JobMachine
+from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.reconciler import JobReconciler
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ CLOSE_SECONDS = 15.0
 class _Slot:
     """A job, and when its next step is due."""
 
-    machine: JobMachine
+    machine: JobReconciler
     due: float | None = None  # by the monotonic clock; None: not before it is woken
     busy: bool = False
     again: bool = False  # it was woken while it was busy
@@ -69,10 +69,10 @@ class _Pool:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-class Supervisor:
+class Dispatcher:
     """All jobs; :meth:`start` begins, :meth:`close` ends. Attempts go on in any case."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Dependencies) -> None:
         self._tools = tools
         self._changed = threading.Condition()  # and the lock of what follows
         self._slots: dict[Key, _Slot] = {}
@@ -92,7 +92,7 @@ class Supervisor:
             for key in keys:
                 slot = self._slots.get(key)
                 if slot is None:
-                    machine = JobMachine(self._tools, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
+                    machine = JobReconciler(self._tools, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
                     slot = self._slots[key] = _Slot(machine)
                 slot.machine.changed()
                 self._wake(key)

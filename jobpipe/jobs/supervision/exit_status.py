@@ -14,7 +14,7 @@ MISCONFIGURED_TEXT = "it cannot begin: its file or configuration is wrong"
 
 
 @dataclass(frozen=True)
-class End:
+class ExitStatus:
     """How an attempt ended: FINISHED, STOPPED, FAILED or CANCELED; LOST if that is unknown."""
 
     state: JobState
@@ -22,11 +22,11 @@ class End:
     detail: str = ""
 
 
-REPLACED_END = End(JobState.CANCELED, "Replaced", BY_ANOTHER)
-_CANCELED = End(JobState.CANCELED, "", IN_THE_MIDDLE)
+REPLACED_END = ExitStatus(JobState.CANCELED, "Replaced", BY_ANOTHER)
+_CANCELED = ExitStatus(JobState.CANCELED, "", IN_THE_MIDDLE)
 
 
-def end_by_code(code: int | None, cause: str = "") -> End | None:
+def end_by_code(code: int | None, cause: str = "") -> ExitStatus | None:
     """Return the end of an attempt that leaves no end record, and says so by its exit code.
 
     Args:
@@ -35,11 +35,13 @@ def end_by_code(code: int | None, cause: str = "") -> End | None:
     if code == REPLACED:
         return REPLACED_END
     if code == MISCONFIGURED:
-        return End(JobState.FAILED, "ConfigError", f"{MISCONFIGURED_TEXT}: {cause}" if cause else MISCONFIGURED_TEXT)
+        return ExitStatus(
+            JobState.FAILED, "ConfigError", f"{MISCONFIGURED_TEXT}: {cause}" if cause else MISCONFIGURED_TEXT
+        )
     return None
 
 
-def end_by_record(record: EndRecord, *, stopped: bool, canceled: bool, cause: str = "") -> End:
+def end_by_record(record: EndRecord, *, stopped: bool, canceled: bool, cause: str = "") -> ExitStatus:
     """Return the end that a record tells.
 
     Args:
@@ -48,14 +50,14 @@ def end_by_record(record: EndRecord, *, stopped: bool, canceled: bool, cause: st
         cause: the error as it has reported it, with what it says; "" if only its class is known.
     """
     if record.state == "STOPPED" and not stopped:
-        return End(JobState.FAILED, "", "it was stopped from outside")
+        return ExitStatus(JobState.FAILED, "", "it was stopped from outside")
     if record.state == "FAILED" and canceled:
         return _CANCELED
     where = f" ({record.place})" if record.place else ""
-    return End(JobState(record.state), record.error, f"{cause or record.error}{where}" if record.error else "")
+    return ExitStatus(JobState(record.state), record.error, f"{cause or record.error}{where}" if record.error else "")
 
 
-def end_without_record(status: LaunchStatus, *, stopped: bool, stopping: bool) -> End:
+def end_without_record(status: LaunchStatus, *, stopped: bool, stopping: bool) -> ExitStatus:
     """Return the end of an attempt that left no record.
 
     Args:
@@ -64,13 +66,13 @@ def end_without_record(status: LaunchStatus, *, stopped: bool, stopping: bool) -
     """
     code = status.exit_code
     if status.state is LaunchState.UNKNOWN:
-        return End(JobState.LOST, "", f"it is not known whether it has ended: {status.detail}")
+        return ExitStatus(JobState.LOST, "", f"it is not known whether it has ended: {status.detail}")
     if code == 0 and stopped:  # before it had the lease
-        return End(JobState.STOPPED)
+        return ExitStatus(JobState.STOPPED)
     if stopping:
         return _CANCELED
     where = f"; {status.detail}" if status.detail else ""
-    return End(JobState.FAILED, "", f"{unrecorded(code)}{where}")
+    return ExitStatus(JobState.FAILED, "", f"{unrecorded(code)}{where}")
 
 
 def unrecorded(code: int | None) -> str:

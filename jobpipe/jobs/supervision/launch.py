@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, LeaseHolder, RunRow
-from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.transitions import UNAVAILABLE
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import JobState
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.api import Attempt, Launcher
 from jobpipe_registry.job_records import Lease, Order
@@ -30,7 +30,7 @@ from jobpipe_registry.registry_errors import OrderChanged, RegistryError, Unavai
 log = logging.getLogger(__name__)
 
 
-class Started(StrEnum):
+class LaunchResult(StrEnum):
     """What came of it."""
 
     YES = "yes"  # an attempt is stored; whether it runs is seen from now on
@@ -52,8 +52,8 @@ def make_launcher(pipeline: Pipeline, run: str) -> Launcher:
 
 
 def start_attempt(
-    tools: Tools, job: JobRow, run: RunRow, version: int, launcher: Launcher, wanted: Callable[[], bool]
-) -> tuple[Started, str]:
+    tools: Dependencies, job: JobRow, run: RunRow, version: int, launcher: Launcher, wanted: Callable[[], bool]
+) -> tuple[LaunchResult, str]:
     """Order and start the next attempt of a run; return what came of it, and why not, for people.
 
     Args:
@@ -69,12 +69,12 @@ def start_attempt(
     if found.lease is not None:
         if not _has_died(found.lease):
             who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
-            return Started.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
+            return LaunchResult.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
         tools.jobs.evict_lease(*key, found.lease.instance)
-        return Started.AGAIN, ""
+        return LaunchResult.AGAIN, ""
     # Attempts from before a retry do not count: other runs of the job may have come in between.
     if run.attempts > run.before and found.order is not None and found.order.run != run.id:
-        return Started.REPLACED, ""
+        return LaunchResult.REPLACED, ""
     number = max(job.numbers, 0 if found.order is None else found.order.attempt) + 1
     here = Place.here()
     attempt = AttemptRow(
@@ -91,31 +91,31 @@ def start_attempt(
     )
     with tools.store.write():
         if not wanted():
-            return Started.AGAIN, ""
+            return LaunchResult.AGAIN, ""
         tools.store.begin_attempt(attempt)
         tools.store.change_run(run.id, state=JobState.SUBMITTED, since=tools.clock(), detail="")
     try:
         tools.jobs.set_order(*key, Order(run.id, number, "run"), found.version)
     except OrderChanged:
         tools.store.forget_attempt(run.id, number)
-        return Started.AGAIN, ""
+        return LaunchResult.AGAIN, ""
     except Unavailable:
-        return Started.YES, ""  # perhaps it was ordered: that is seen when the registry answers again
+        return LaunchResult.YES, ""  # perhaps it was ordered: that is seen when the registry answers again
     _launch(tools, pipeline, attempt, run, launcher)
     if found.end is not None:
         try:
             tools.jobs.remove_end(*key, found.end)
         except RegistryError as error:  # it is of an attempt before, and counts for nothing
             log.info("job %s.%s: an old end record is still there: %s", *key, error)
-    return Started.YES, ""
+    return LaunchResult.YES, ""
 
 
 def _has_died(lease: Lease) -> bool:
     return lives(lease.pid, lease.started, lease.ticks, lease.place) is False
 
 
-def _launch(tools: Tools, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher) -> None:
-    places = Places.of(tools.home, attempt.pipeline)
+def _launch(tools: Dependencies, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher) -> None:
+    places = PipelinePaths.of(tools.home, attempt.pipeline)
     snapshot, report = (make(attempt.job, attempt.number) for make in (places.snapshot, places.report))
     try:
         report.unlink(missing_ok=True)  # of another registry, whose numbers began at 1, too

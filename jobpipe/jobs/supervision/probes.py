@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 
 from jobpipe.jobs.storage.job_rows import AttemptRow
-from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.launch import make_launcher
 from jobpipe.jobs.supervision.observations import process_status
 from jobpipe.jobs.workloads.progress_reports import read_report
-from jobpipe.pipelines.model.paths import Places
+from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.plugins.api import Launcher, LaunchState, LaunchStatus
 from jobpipe_registry.node_watch import Watch
 from jobpipe_registry.registry_jobs import JobRecords
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 LEAST_ASKED = 3  # a launcher that cannot say how an attempt stands, before it counts as lost
 
 
-class Contacts:
+class Probes:
     """What launcher and registry say of one job.
 
     Args:
@@ -29,7 +29,7 @@ class Contacts:
     """
 
     def __init__(
-        self, tools: Tools, key: tuple[str, str], wake: Callable[[], None], confirmed: Callable[[], None]
+        self, tools: Dependencies, key: tuple[str, str], wake: Callable[[], None], confirmed: Callable[[], None]
     ) -> None:
         self.launcher_type = ""
         self._tools = tools
@@ -100,7 +100,7 @@ class Contacts:
         """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
         if self._answered is not None and self._answered.exit_code is not None:
             return self._answered.exit_code
-        report = read_report(Places.of(self._tools.home, attempt.pipeline).report(attempt.job, attempt.number))
+        report = read_report(PipelinePaths.of(self._tools.home, attempt.pipeline).report(attempt.job, attempt.number))
         return None if report is None else report.exit_code
 
     def ask_to_stop(self, attempt: AttemptRow) -> None:

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, LeaseHolder, RunRow
-from jobpipe.jobs.supervision.assessment import Step, Verdict, judge
-from jobpipe.jobs.supervision.dependencies import Tools
+from jobpipe.jobs.supervision.assessment import Assessment, Step, judge
+from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.exit_status import BY_ANOTHER
-from jobpipe.jobs.supervision.launch import Started, make_launcher, start_attempt
+from jobpipe.jobs.supervision.launch import LaunchResult, make_launcher, start_attempt
 from jobpipe.jobs.supervision.observations import end_of, facts_of, holder_of, lease_is_own
-from jobpipe.jobs.supervision.probes import Contacts
-from jobpipe.jobs.supervision.transitions import JobBook, is_to_stop
+from jobpipe.jobs.supervision.probes import Probes
+from jobpipe.jobs.supervision.transitions import JobTransitions, is_to_stop
 from jobpipe.pipelines.file.problems import pipeline_error
-from jobpipe.pipelines.model.job_states import JobState, Want
-from jobpipe.pipelines.model.paths import Places, clear_storage
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
+from jobpipe.pipelines.model.paths import PipelinePaths, clear_storage
 from jobpipe.pipelines.plugins.api import LaunchState
 from jobpipe_registry.job_records import Order
 from jobpipe_registry.process_identity import lives
@@ -51,18 +51,18 @@ class _Rows:
         return is_to_stop(self.job, self.run)
 
 
-class JobMachine:
+class JobReconciler:
     """One job.
 
     Args:
         wake: lets a step be made soon; called from threads of the registry.
     """
 
-    def __init__(self, tools: Tools, pipeline: str, job: str, wake: Callable[[], None]) -> None:
+    def __init__(self, tools: Dependencies, pipeline: str, job: str, wake: Callable[[], None]) -> None:
         self.key = (pipeline, job)
         self._tools = tools
-        self._contacts = Contacts(tools, self.key, wake, self._confirm)
-        self._book = JobBook(tools, self.key, self.changed)
+        self._contacts = Probes(tools, self.key, wake, self._confirm)
+        self._book = JobTransitions(tools, self.key, self.changed)
         self._lock = threading.Lock()  # of the next three
         self._stale = True
         self._known_at: float | None = None
@@ -123,7 +123,7 @@ class JobMachine:
                 return self._look(rows, rows.attempt)
             if rows.run is not None and not rows.run.is_over:
                 return self._between(rows, rows.run)
-            if rows.job.following is not None and rows.job.want is Want.RUN and rows.job.present:
+            if rows.job.following is not None and rows.job.want is DesiredState.RUN and rows.job.present:
                 return self._begin(rows.job, rows.job.following)
             self.close()
             if not rows.job.present:
@@ -162,7 +162,7 @@ class JobMachine:
         if job.renew:
             try:
                 pipeline = self._tools.loaded.get(job.pipeline, self._version(job))
-                moved = clear_storage(Places.of(self._tools.home, job.pipeline).storage(pipeline, job.name), run)
+                moved = clear_storage(PipelinePaths.of(self._tools.home, job.pipeline).storage(pipeline, job.name), run)
             except ConfigError as error:
                 with store.write():
                     now, following = store.job(*self.key), store.run(run)
@@ -216,13 +216,13 @@ class JobMachine:
         self._contacts.listen()
         found, why = start_attempt(self._tools, rows.job, run, version, launcher, self._is_wanted)
         self.changed()
-        if found is Started.WAIT:
+        if found is LaunchResult.WAIT:
             self._book.to(run, run.state, why)
             return RETRY_SECONDS
-        if found is Started.REPLACED:
+        if found is LaunchResult.REPLACED:
             self._book.end_run(run, JobState.CANCELED, BY_ANOTHER)
             return 0.0
-        if found is Started.YES and (after := self._read()) is not None and after.attempt is not None:
+        if found is LaunchResult.YES and (after := self._read()) is not None and after.attempt is not None:
             self._contacts.keep(launcher, after.attempt)
             self._book.event(run, JobState.SUBMITTED, f"attempt {run.attempts + 1}")
         return 0.0
@@ -276,7 +276,7 @@ class JobMachine:
         verdict = judge(facts_of(attempt, status, registered, exit_code=code, forced=run.forced))
         return self._act(verdict, run, attempt, registered)
 
-    def _act(self, verdict: Verdict, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
+    def _act(self, verdict: Assessment, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
         jobs = self._tools.jobs
         match verdict.step:
             case Step.RECORD:
@@ -380,7 +380,7 @@ class JobMachine:
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
             self._contacts.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
         code = self._contacts.exit_code_of(attempt)
-        places = Places.of(tools.home, self.key[0])
+        places = PipelinePaths.of(tools.home, self.key[0])
         for file in (places.snapshot(attempt.job, attempt.number), places.report(attempt.job, attempt.number)):
             file.unlink(missing_ok=True)
         code = attempt.exit_code if code is None else code

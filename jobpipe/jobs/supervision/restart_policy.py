@@ -36,7 +36,7 @@ FINAL = frozenset(
 """Errors that another attempt does not mend: of the file, of Spark's analysis, of what the topics hold."""
 
 
-class Restarts:
+class RestartPolicy:
     """The attempts of one run, counted: each failure in a row doubles the delay.
 
     Args:

@@ -30,7 +30,7 @@ class Delay:
 
 def submit(
     launcher: Launcher, attempt: Attempt, delay: Delay, stopping: threading.Event, tell: Callable[[str], None]
-) -> Launched | None:
+) -> SubmittedAttempt | None:
     """Submit an attempt, again and again while nothing can be started.
 
     Args:
@@ -47,7 +47,7 @@ def submit(
     """
     while not stopping.is_set():
         try:
-            return Launched(launcher, launcher.submit(attempt))
+            return SubmittedAttempt(launcher, launcher.submit(attempt))
         except LauncherUnavailable as error:
             tell(f"{error}; trying again")
             log.warning("job %s, attempt %d: %s", attempt.job, attempt.number, error)
@@ -57,7 +57,7 @@ def submit(
     return None
 
 
-class Launched:
+class SubmittedAttempt:
     """An attempt that was submitted."""
 
     def __init__(self, launcher: Launcher, launched: str) -> None:

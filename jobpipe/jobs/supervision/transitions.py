@@ -9,11 +9,11 @@ from dataclasses import replace
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.jobs.storage.interval_store import IntervalStore
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, RunRow
-from jobpipe.jobs.supervision.assessment import Verdict
-from jobpipe.jobs.supervision.dependencies import Tools
-from jobpipe.jobs.supervision.restart_policy import Restarts
+from jobpipe.jobs.supervision.assessment import Assessment
+from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.restart_policy import RestartPolicy
 from jobpipe.pipelines.file.spec import RestartSpec
-from jobpipe.pipelines.model.job_states import FOLLOWING, JobState, Want
+from jobpipe.pipelines.model.job_states import FOLLOWING, DesiredState, JobState
 from jobpipe_registry.job_records import EndRecord
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,9 @@ RETRY_MOST_SECONDS = 60.0
 
 def is_to_stop(job: JobRow, run: RunRow | None) -> bool:
     """Whether the present run of a job should end."""
-    return job.want is Want.STOP or not job.present or job.following is not None or (run is not None and run.stop)
+    return (
+        job.want is DesiredState.STOP or not job.present or job.following is not None or (run is not None and run.stop)
+    )
 
 
 def _seconds_held(attempt: AttemptRow, ended: float) -> float:
@@ -34,20 +36,20 @@ def _seconds_held(attempt: AttemptRow, ended: float) -> float:
     return max(0.0, ended - since) if since else 0.0
 
 
-class JobBook:
+class JobTransitions:
     """Writes of one job.
 
     Args:
         changed: called after each change.
     """
 
-    def __init__(self, tools: Tools, key: tuple[str, str], changed: Callable[[], None]) -> None:
+    def __init__(self, tools: Dependencies, key: tuple[str, str], changed: Callable[[], None]) -> None:
         self._tools = tools
         self._key = key
         self._changed = changed
 
     def record(
-        self, verdict: Verdict, run: RunRow, attempt: AttemptRow, end: EndRecord | None, exit_code: int | None
+        self, verdict: Assessment, run: RunRow, attempt: AttemptRow, end: EndRecord | None, exit_code: int | None
     ) -> None:
         """Store how an attempt ended, and what follows; then only is its end record removed."""
         tools = self._tools
@@ -106,7 +108,7 @@ class JobBook:
             self.end_run(run, state, detail)
             return
         try:
-            restarts = Restarts(self._restart_policy(attempt), run.failures)
+            restarts = RestartPolicy(self._restart_policy(attempt), run.failures)
         except ConfigError as wrong:  # another attempt could not be started either
             self.end_run(run, JobState.FAILED, f"{detail}; and {wrong}")
             return

@@ -11,19 +11,19 @@ import traceback
 from pathlib import Path
 
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done, failure
+from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
-class ApplicationWork:
+class ApplicationWorkload:
     """Runs a program as ``python PROGRAM ARGUMENTS`` would; a stop is SIGTERM to it, as ``jobpipe.run`` expects."""
 
     def __init__(self, program: Path, arguments: list[str]) -> None:
         self._program = program
         self._arguments = arguments
 
-    def run(self, stop: StopRequest) -> Done:
+    def run(self, stop: StopRequest) -> WorkloadOutcome:
         """Run it to its end. Its exit code is 0, else it has failed; 130 and 143 after a stop are the stop."""
         ended = threading.Event()
 
@@ -55,8 +55,12 @@ class ApplicationWork:
             ended.set()
             signal.signal(signal.SIGTERM, before)
         if stop.asked and code in (0, *_STOPPED):
-            return Done(stopped=True)
-        return Done() if code == 0 else Done("SystemExit", f"{self._program.name} ended with exit code {code}")
+            return WorkloadOutcome(stopped=True)
+        return (
+            WorkloadOutcome()
+            if code == 0
+            else WorkloadOutcome("SystemExit", f"{self._program.name} ended with exit code {code}")
+        )
 
 
 def _interrupt(number: int, frame: object) -> None:

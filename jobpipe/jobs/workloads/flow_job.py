@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from jobpipe.flows.flow_driver import Flow
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done, failure
+from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 from jobpipe.pipelines.files.format_options import read_columns
 from jobpipe.pipelines.model.pipeline import Job
 from jobpipe.pipelines.plugins.api import Source
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.2
 COUNT_SECONDS = 1.0
 
 
-class FlowWork:
+class FlowWorkload:
     """Runs a flow."""
 
     def __init__(self, spark: SparkSession, job: Job, context: JobContext, reporter: Reporter) -> None:
@@ -32,7 +32,7 @@ class FlowWork:
         self._context = context
         self._reporter = reporter
 
-    def run(self, stop: StopRequest) -> Done:
+    def run(self, stop: StopRequest) -> WorkloadOutcome:
         """Run it to its topic's end."""
         spec, context = self._job.spec, self._context
         (stage,) = self._job.sources.values()
@@ -49,7 +49,7 @@ class FlowWork:
         error = running.exception()
         if error is not None:
             return failure(error, batches=progress.batches)
-        return Done(stopped=stop.asked, batches=progress.batches)
+        return WorkloadOutcome(stopped=stop.asked, batches=progress.batches)
 
     def _begin(self, topic: str, source: Source, schema: StructType | None) -> Flow:
         spec, context = self._job.spec, self._context

@@ -25,7 +25,7 @@ from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.query_shape import claim_shape, shape_of
 from jobpipe.jobs.workloads.routed_sink import RoutedSink
 from jobpipe.jobs.workloads.stop_reasons import StopRequest
-from jobpipe.jobs.workloads.workload import Done, failure
+from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 from jobpipe.pipelines.checkpoints.checkpoint_storage import storage_of
 from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters, dead_letters_for
 from jobpipe.pipelines.file.spec import Mode, SourceSpec
@@ -49,7 +49,7 @@ NAMED_SOURCES = {
 """Spark's settings, since 4.2, by which a query knows its sources by their names; then each must have one."""
 
 
-class QueryWork:
+class QueryWorkload:
     """Runs a query."""
 
     def __init__(
@@ -64,7 +64,7 @@ class QueryWork:
         self._progress = _Progress(reporter)
         self._failed_at = ""
 
-    def run(self, stop: StopRequest) -> Done:
+    def run(self, stop: StopRequest) -> WorkloadOutcome:
         """Run it to its end."""
         sinks = self._sinks() if self._routes is None else [self._routed(self._routes)]
         dead = dead_letters_for(self._pipeline, self._job, self._context)
@@ -136,12 +136,12 @@ class QueryWork:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def _batch(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> Done:
+    def _batch(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> WorkloadOutcome:
         frame = self._opened(self._sources(), sinks, dead)
         self._writer(sinks, dead)(frame, 0)
-        return Done(batches=1)
+        return WorkloadOutcome(batches=1)
 
-    def _stream(self, sinks: Sequence[Sink], dead: DeadLetters | None, stop: StopRequest) -> Done:
+    def _stream(self, sinks: Sequence[Sink], dead: DeadLetters | None, stop: StopRequest) -> WorkloadOutcome:
         if self._context.names_sources:
             for key, value in NAMED_SOURCES.items():
                 self._spark.conf.set(key, value)
@@ -210,7 +210,7 @@ class QueryWork:
                 with self._at_sink(number):
                     sink.write(frame, batch_id, self._context)
 
-    def _wait(self, query: StreamingQuery, stop: StopRequest) -> Done:
+    def _wait(self, query: StreamingQuery, stop: StopRequest) -> WorkloadOutcome:
         def asked() -> bool:
             self._progress.look(query)
             return stop.asked
@@ -227,7 +227,7 @@ class QueryWork:
         if failed:
             place = ", ".join(filter(None, (self._failed_at or self._transform_in(query), _place(query))))
             return failure(_with_reason(failed, query), place=place, batches=batches, rows=rows)
-        return Done(stopped=stopped, batches=batches, rows=rows)
+        return WorkloadOutcome(stopped=stopped, batches=batches, rows=rows)
 
     def _transform_in(self, query: StreamingQuery) -> str:
         with suppress(Py4JError):  # the JVM is gone

@@ -31,7 +31,7 @@ _PLACE = ("topic", "offset", "partition", "stage", "key", "file")  # fields of e
 
 
 @dataclass(frozen=True)
-class Done:
+class WorkloadOutcome:
     """How the work ended.
 
     Attributes:
@@ -55,14 +55,14 @@ class Done:
         return self.message if self.message.startswith(self.error) else f"{self.error}: {self.message}"
 
 
-class Work(Protocol):
+class Workload(Protocol):
     """A job's work."""
 
-    def run(self, stop: StopRequest) -> Done:
+    def run(self, stop: StopRequest) -> WorkloadOutcome:
         """Do it to its end, or until a stop is asked for; its failure is returned. In the main thread."""
 
 
-def failure(error: BaseException | str, *, place: str = "", batches: int = 0, rows: int = 0) -> Done:
+def failure(error: BaseException | str, *, place: str = "", batches: int = 0, rows: int = 0) -> WorkloadOutcome:
     """Return the end by an error, or by a failure in the words of :class:`.query_job.QueryJob`.
 
     Args:
@@ -71,21 +71,21 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     if isinstance(error, JobpipeError):
         place = place or ", ".join(f"{name} {error.fields[name]}" for name in _PLACE if name in error.fields)
         place = ", ".join(filter(None, (stage_of(error), place)))
-        return Done(type(error).__name__, str(error), place, batches=batches, rows=rows)
+        return WorkloadOutcome(type(error).__name__, str(error), place, batches=batches, rows=rows)
     if isinstance(error, str):
         named = _CLASS.match(error)
         name = _named(*named[1].rpartition(".")[::2]) if named else "StreamingQueryException"
-        return Done(name, error, place, batches=batches, rows=rows)
+        return WorkloadOutcome(name, error, place, batches=batches, rows=rows)
     lines = str(error).strip().splitlines() or [""]
     said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])  # Java's, by py4j
     name = _named(type(error).__module__, type(error).__name__)
     if reason := reason_of(error):
         said = f"{said}: {reason}"
     place = ", ".join(filter(None, (stage_of(error), place or file_in(str(error)))))
-    return Done(name, with_remedy(said), place, batches=batches, rows=rows)
+    return WorkloadOutcome(name, with_remedy(said), place, batches=batches, rows=rows)
 
 
-def told_of_checkpoint(done: Done, storage: str, job: Job) -> Done:
+def told_of_checkpoint(done: WorkloadOutcome, storage: str, job: Job) -> WorkloadOutcome:
     """Return the end of a job's work; if Spark says that the checkpoint does not fit, as that error, with a remedy."""
     if not has_checkpoint(job) or done.error == CheckpointMismatch.__name__:
         return done

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from jobpipe.errors import TooManyDeadLetters
-from jobpipe.pipelines.dead_letters.letter_ledger import LetterNotes, note_of_run
+from jobpipe.pipelines.dead_letters.letter_ledger import LetterLedger, note_of_run
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.graph import dead_letters_of
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
@@ -90,7 +90,7 @@ class DeadLetters:
         self._retention = retention
         self._final = final
         self._sink: JobPipeSink | None = None
-        self._notes: LetterNotes | None = None
+        self._notes: LetterLedger | None = None
         self._dead = self._rows = 0  # of the micro-batches that are counted together
 
     def open(self, frame: DataFrame) -> DataFrame:
@@ -100,7 +100,7 @@ class DeadLetters:
             frame: rows as those that will come, a stream or not.
         """
         self._sink = JobPipeSink(**self.arguments())
-        self._notes = LetterNotes(frame.sparkSession, self._job.storage)
+        self._notes = LetterLedger(frame.sparkSession, self._job.storage)
         self._notes.forget_other_runs(self._note_of(0), self._job.check)
         empty = frame.sparkSession.createDataFrame([], frame.schema)
         with ExitStack() as stack:
@@ -131,7 +131,7 @@ class DeadLetters:
             TooManyDeadLetters: there are too many; nothing is published or written.
         """
         if self._notes is None:
-            self._notes = LetterNotes(batch.sparkSession, self._job.storage)
+            self._notes = LetterLedger(batch.sparkSession, self._job.storage)
         name = self._note_of(batch_id)
         with ExitStack() as stack:
             if self._max_ratio is not None and UNPARSED not in batch.columns:

@@ -32,7 +32,7 @@ def note_of_run(run: str) -> str:
     return hashlib.sha256(run.encode()).hexdigest()[:16]
 
 
-class LetterNotes:
+class LetterLedger:
     """The notes of one job, in any file system that Spark knows.
 
     Args:

@@ -47,7 +47,7 @@ def _one_line(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Complaint:
+class OptionError:
     """What a plug-in says of its own options; ``key`` is one of them, or empty for the stage as a whole."""
 
     key: str

@@ -11,7 +11,7 @@ from pydantic import Field
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import PlainMap
 from jobpipe.pipelines.file.file_paths import expanded
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.plugins.api import PluginOptions
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ class FormatOptions(PluginOptions):
 
     options: PlainMap = Field(default_factory=dict, description="Spark's own options of the format.")
 
-    def complaints(self, *names: str, remedy: str) -> Iterator[Complaint]:
+    def complaints(self, *names: str, remedy: str) -> Iterator[OptionError]:
         """Yield what is missing of Spark's options; without them Spark would fail only when the job runs."""
         given = {name.lower() for name in self.options}
         if missing := [name for name in names if name not in given]:
-            yield Complaint("options", f"its {' and '.join(missing)} is missing", remedy)
+            yield OptionError("options", f"its {' and '.join(missing)} is missing", remedy)
 
-    def refused(self, *names: str, remedy: str) -> Iterator[Complaint]:
+    def refused(self, *names: str, remedy: str) -> Iterator[OptionError]:
         """Yield those of Spark's options that a job gives in another way, and that would pass its checks by."""
         for name in self.options:
             if name.lower() in names:
-                yield Complaint(f"options.{name}", "it is not an option here", remedy)
+                yield OptionError(f"options.{name}", "it is not an option here", remedy)
 
 
 def read_schema(schema: str, folder: Path) -> str:

@@ -23,7 +23,7 @@ from jobpipe.pipelines.file.field_types import FOLDER, JobName, TopicName, secre
 from jobpipe.pipelines.file.file_paths import escaped
 from jobpipe.pipelines.file.interpolation import Quote, fill, put_in
 from jobpipe.pipelines.file.located_values import FilePlace, Path, TreeNode, dotted, find, node_of, plain
-from jobpipe.pipelines.file.problems import Complaint, Problem, ProblemList, nearest, pipeline_error
+from jobpipe.pipelines.file.problems import OptionError, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.file.spec import (
     MAX_JOBS,
     EngineSpec,
@@ -421,11 +421,11 @@ class _Loader:
         self._report.add(problem_at(self._tree, path, what, remedy))
 
 
-def _complaints(plugin: Plugin, mode: Mode) -> list[Complaint]:
+def _complaints(plugin: Plugin, mode: Mode) -> list[OptionError]:
     found = list(plugin.check(mode))
     for each in found:
-        if not isinstance(each, Complaint):
-            raise TypeError(f"check() yields {type(each).__name__}, and not Complaint")
+        if not isinstance(each, OptionError):
+            raise TypeError(f"check() yields {type(each).__name__}, and not OptionError")
     return found
 
 

@@ -24,7 +24,7 @@ class JobState(StrEnum):
     LOST = "LOST"  # whether it runs is unknown
 
 
-class Want(StrEnum):
+class DesiredState(StrEnum):
     """What a person wants of a job, or of a whole pipeline."""
 
     RUN = "run"

@@ -38,7 +38,7 @@ def write_private(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 @dataclass(frozen=True)
-class Places:
+class PipelinePaths:
     """The folders of one pipeline below a home.
 
     Attributes:
@@ -50,7 +50,7 @@ class Places:
     logs: Path
 
     @classmethod
-    def of(cls, home: Path, pipeline: str) -> Places:
+    def of(cls, home: Path, pipeline: str) -> PipelinePaths:
         """Return those of a pipeline."""
         return cls(home / "pipelines" / pipeline, home / "logs" / "pipelines" / pipeline)
 

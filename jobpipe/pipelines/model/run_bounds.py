@@ -13,7 +13,7 @@ from jobpipe.pipelines.model.pipeline import Job, Pipeline
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RunBounds:
     """A half-open range: times with their zone, or offsets; None: it has no such end."""
 
     lower: datetime | int | None = None
@@ -25,10 +25,10 @@ class Bounds:
         return self.lower is not None or self.upper is not None
 
 
-NO_BOUNDS = Bounds()
+NO_BOUNDS = RunBounds()
 
 
-def bounds_of(pipeline: Pipeline, only: Sequence[str], lower: str | None, upper: str | None) -> Bounds:
+def bounds_of(pipeline: Pipeline, only: Sequence[str], lower: str | None, upper: str | None) -> RunBounds:
     """Return the bounds of a run of the one job that ``only`` names; none if neither text is given.
 
     Args:
@@ -58,7 +58,7 @@ def bounds_of(pipeline: Pipeline, only: Sequence[str], lower: str | None, upper:
         raise ConfigError("--lower and --upper are a time and an offset; give two times, or two offsets", key="--upper")
     if _number(first) >= _number(last):
         raise ConfigError(f"--upper {upper} is not after --lower {lower}; give a later one", key="--upper")
-    return Bounds(first, last)
+    return RunBounds(first, last)
 
 
 def _bound(job: Job, option: str, text: str) -> datetime | int:

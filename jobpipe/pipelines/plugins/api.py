@@ -39,7 +39,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import FOLDER
 from jobpipe.pipelines.file.file_paths import InputPattern
 from jobpipe.pipelines.file.interpolation import RunValues
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode, kebab
 from jobpipe.pipelines.plugins.job_context import JobContext
 
@@ -55,15 +55,15 @@ __all__ = [
     "REASON",
     "UNPARSED",
     "Attempt",
-    "Complaint",
+    "DeliveryGuarantee",
     "JobContext",
     "LaunchState",
     "LaunchStatus",
     "Launcher",
     "Mode",
+    "OptionError",
     "Plugin",
     "PluginOptions",
-    "Promise",
     "RunValues",
     "Sink",
     "Source",
@@ -110,7 +110,7 @@ class Topics:
 
 
 @dataclass(frozen=True)
-class Promise:
+class DeliveryGuarantee:
     """What a sink promises of each row, and, in one sentence, why."""
 
     exactly_once: bool
@@ -175,7 +175,7 @@ class Plugin(ABC):
         """
         return cls.Options.model_validate(dict(given), context={FOLDER: folder})
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Yield what is wrong with the options in a job of that mode, beyond each by itself. Opens nothing."""
         return ()
 
@@ -232,7 +232,7 @@ class Source(Plugin):
         """
         return None
 
-    def check_tolerant(self, mode: Mode) -> Iterable[Complaint]:
+    def check_tolerant(self, mode: Mode) -> Iterable[OptionError]:
         """Yield what is wrong with the options in a job with dead letters: why a bad row would pass, or be lost."""
         return ()
 
@@ -296,7 +296,7 @@ class Sink(Plugin):
             sinks each must be, or say ``at-least-once: true``.
     """
 
-    promise: ClassVar[Promise]
+    promise: ClassVar[DeliveryGuarantee]
     modes: ClassVar[frozenset[Mode]] = frozenset(Mode)
     idempotent: ClassVar[bool] = False
 

@@ -18,7 +18,7 @@ from typing import Any
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.problems import nearest
-from jobpipe.pipelines.plugins.api import Launcher, Plugin, PluginOptions, Promise, Sink, Source, Transform
+from jobpipe.pipelines.plugins.api import DeliveryGuarantee, Launcher, Plugin, PluginOptions, Sink, Source, Transform
 from jobpipe.pipelines.plugins.schedule_engine import ScheduleEngine
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def plug_in_error(what: str, remedy: str) -> PlugInError:
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledPlugin:
     """A plug-in as its distribution declares it; it is not loaded yet."""
 
     kind: PlugInKind
@@ -104,7 +104,7 @@ class Installed:
         return found  # type: ignore[no-any-return]
 
 
-def _wrong_shape(found: object, about: Installed) -> str | None:
+def _wrong_shape(found: object, about: InstalledPlugin) -> str | None:
     """Return what keeps it from being a plug-in, as a phrase."""
     base = about.kind.base
     if not inspect.isclass(found) or not issubclass(found, base):
@@ -120,7 +120,7 @@ def _wrong_shape(found: object, about: Installed) -> str | None:
         return f"lacks {', '.join(missing)}"
     if not (found.__doc__ or "").strip():
         return "has no docstring, which is its description"
-    if issubclass(found, Sink) and not isinstance(getattr(found, "promise", None), Promise):
+    if issubclass(found, Sink) and not isinstance(getattr(found, "promise", None), DeliveryGuarantee):
         return "does not say what it promises"
     return None
 
@@ -128,15 +128,15 @@ def _wrong_shape(found: object, about: Installed) -> str | None:
 class Plugins:
     """All that is installed, by kind and type."""
 
-    def __init__(self, found: Iterable[Installed] | None = None) -> None:
-        self._found: dict[tuple[PlugInKind, str], list[Installed]] = {}
+    def __init__(self, found: Iterable[InstalledPlugin] | None = None) -> None:
+        self._found: dict[tuple[PlugInKind, str], list[InstalledPlugin]] = {}
         self._loaded: dict[tuple[PlugInKind, str], type[Any]] = {}
         for each in _all_installed() if found is None else found:
             same = self._found.setdefault((each.kind, each.type), [])
             if all((each.distribution, each.entry.value) != (one.distribution, one.entry.value) for one in same):
                 same.append(each)
 
-    def all(self) -> list[Installed]:
+    def all(self) -> list[InstalledPlugin]:
         """Return every plug-in, by kind and type."""
         order = list(PlugInKind)
         every = (each for same in self._found.values() for each in same)
@@ -174,7 +174,7 @@ class Plugins:
                 log.exception("whether engine %s accepts type %s is not to be had", name, type_)
         return None
 
-    def _only(self, kind: PlugInKind, type_: str) -> Installed:
+    def _only(self, kind: PlugInKind, type_: str) -> InstalledPlugin:
         same = self._found.get((kind, type_), [])
         if len(same) > 1:
             whose = " and ".join(f"{each.distribution} ({each.entry.value})" for each in same)
@@ -189,7 +189,7 @@ class Plugins:
         return same[0]
 
 
-def _all_installed() -> Iterable[Installed]:
+def _all_installed() -> Iterable[InstalledPlugin]:
     """Yield all of them; to ask for the name of a distribution is to parse its metadata, so it is asked once."""
     every = entry_points()
     names: dict[int, str] = {}
@@ -197,4 +197,4 @@ def _all_installed() -> Iterable[Installed]:
         for entry in every.select(group=kind.group):
             if id(entry.dist) not in names:
                 names[id(entry.dist)] = entry.dist.name if entry.dist is not None else "?"
-            yield Installed(kind, entry.name, names[id(entry.dist)], entry)
+            yield InstalledPlugin(kind, entry.name, names[id(entry.dist)], entry)

@@ -13,10 +13,10 @@ from jobpipe.pipelines.file.spec import SinkSpec, SourceSpec, StageSpec
 from jobpipe.pipelines.plugins.api import Launcher, Sink, Source
 from jobpipe.pipelines.plugins.json_schema import options_schema
 from jobpipe.pipelines.plugins.option_models import CONFIGURATION
-from jobpipe.pipelines.plugins.plugin_discovery import Installed, PlugInError, Plugins, plug_in_error
+from jobpipe.pipelines.plugins.plugin_discovery import InstalledPlugin, PlugInError, Plugins, plug_in_error
 
 
-def about(each: Installed) -> str:
+def about(each: InstalledPlugin) -> str:
     """Return the first sentence of a plug-in, or why it cannot be had."""
     try:
         return (inspect.getdoc(each.load()) or "").splitlines()[0]

@@ -13,14 +13,14 @@ from pydantic import Field
 
 from jobpipe.pipelines.file.field_types import Columns, Text, revealed
 from jobpipe.pipelines.file.file_paths import absolute, file_format
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.files.file_sink_log import FileLog, Writer
 from jobpipe.pipelines.files.format_options import FormatOptions
-from jobpipe.pipelines.plugins.api import Promise, Sink, column_named
+from jobpipe.pipelines.plugins.api import DeliveryGuarantee, Sink, column_named
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.plugins.start_query import writer_of
-from jobpipe.pipelines.sinks.staged_files import RunFiles
+from jobpipe.pipelines.sinks.staged_files import StagedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,10 +53,10 @@ class FormatSink(Sink):
         """Spark's name of the format."""
         return self.type
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """A stream appends; path and checkpoint have keys of their own."""
         if mode is Mode.STREAMING and getattr(self.options, "mode", None) is not None:
-            yield Complaint("mode", "it is of BATCH jobs: a stream appends", "leave it out")
+            yield OptionError("mode", "it is of BATCH jobs: a stream appends", "leave it out")
         if file_format(self.format) is not None:
             yield from self.options.refused("path", remedy="give path next to options")
         remedy = "leave it out: the checkpoint is in pipeline.storage"
@@ -153,7 +153,7 @@ class FileSink(FormatSink):
 
     Options = FileOptions
     identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
-    promise = Promise(True, _BY_ITS_LOG)
+    promise = DeliveryGuarantee(True, _BY_ITS_LOG)
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
         """Append a micro-batch; write the rows of a run as ``mode`` says, all of them or none."""
@@ -163,7 +163,7 @@ class FileSink(FormatSink):
         if job.mode is Mode.STREAMING or self._replaces_partitions(batch):
             super().write(batch, batch_id, job)
             return
-        files = RunFiles(batch.sparkSession, str(self._path(job)), job)
+        files = StagedFiles(batch.sparkSession, str(self._path(job)), job)
         files.write(mode, lambda folder: self._save(batch, "error", folder, job))
 
     def _replaces_partitions(self, batch: DataFrame) -> bool:
@@ -224,7 +224,7 @@ class DeltaSink(FormatSink):
     type = "delta"
     Options = FileOptions
     identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
-    promise = Promise(
+    promise = DeliveryGuarantee(
         False,
         "each commit says which micro-batch or run it is, and Delta leaves out one that it has; no Delta for this "
         "version of Spark is there to test that with",
@@ -247,7 +247,9 @@ class IcebergSink(FormatSink):
     type = "iceberg"
     Options = FileOptions
     identifying: ClassVar[frozenset[str] | None] = frozenset({"path"})
-    promise = Promise(False, "a stream with only this sink writes a row once; a repeated run may append its rows again")
+    promise = DeliveryGuarantee(
+        False, "a stream with only this sink writes a row once; a repeated run may append its rows again"
+    )
 
     def _path(self, job: JobContext) -> str | None:
         path = str(getattr(self.options, "path", ""))
@@ -260,14 +262,14 @@ class KafkaSink(FormatSink):
     type = "kafka"
     Options = FormatOptions
     identifying: ClassVar[frozenset[str] | None] = frozenset({"kafka.bootstrap.servers", "topic"})
-    promise = Promise(False, "Spark's sink writes a repeated micro-batch again")
+    promise = DeliveryGuarantee(False, "Spark's sink writes a repeated micro-batch again")
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Spark would say so only when the job runs."""
         yield from super().check(mode)
         if "kafka.bootstrap.servers" not in {name.lower() for name in self.options.options}:
             remedy = "give options: {kafka.bootstrap.servers: HOST:PORT}"
-            yield Complaint("options", "Kafka's brokers are missing", remedy)
+            yield OptionError("options", "Kafka's brokers are missing", remedy)
 
 
 class JdbcSink(FormatSink):
@@ -275,7 +277,9 @@ class JdbcSink(FormatSink):
 
     type = "jdbc"
     identifying: ClassVar[frozenset[str] | None] = frozenset({"url", "dbtable"})
-    promise = Promise(False, "a repeated micro-batch or run is appended again; jdbc-upsert writes each key once")
+    promise = DeliveryGuarantee(
+        False, "a repeated micro-batch or run is appended again; jdbc-upsert writes each key once"
+    )
 
     class Options(FormatOptions):
         """What a run does with the table."""
@@ -286,7 +290,7 @@ class JdbcSink(FormatSink):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Spark would say so only when the job runs."""
         yield from super().check(mode)
         remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE', dbtable: TABLE}"
@@ -303,7 +307,7 @@ class NoopSink(FormatSink):
     type = "noop"
     Options = FormatOptions
     identifying: ClassVar[frozenset[str] | None] = frozenset()
-    promise = Promise(False, "it writes nothing")
+    promise = DeliveryGuarantee(False, "it writes nothing")
     idempotent: ClassVar[bool] = True
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
@@ -317,7 +321,7 @@ class ConsoleSink(FormatSink):
     type = "console"
     Options = FormatOptions
     identifying: ClassVar[frozenset[str] | None] = frozenset()
-    promise = Promise(False, "a repeated micro-batch is printed again")
+    promise = DeliveryGuarantee(False, "a repeated micro-batch is printed again")
     modes = frozenset({Mode.STREAMING})
 
 
@@ -325,7 +329,7 @@ class SparkSink(FormatSink):
     """Writes any other format that Spark knows, by its name or class."""
 
     type = "spark"
-    promise = Promise(False, "it is not known what the format does with a repeated micro-batch")
+    promise = DeliveryGuarantee(False, "it is not known what the format does with a repeated micro-batch")
     idempotent: ClassVar[bool] = False
 
     class Options(FileOptions):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Arguments, ObjectName, revealed
-from jobpipe.pipelines.plugins.api import PluginOptions, Promise, Sink
+from jobpipe.pipelines.plugins.api import DeliveryGuarantee, PluginOptions, Sink
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.plugins.object_loader import import_object
 
@@ -25,7 +25,9 @@ class PythonSink(Sink):
     """
 
     type = "python"
-    promise = Promise(False, "a repeated micro-batch is passed again with the same id: use the id to write it once")
+    promise = DeliveryGuarantee(
+        False, "a repeated micro-batch is passed again with the same id: use the id to write it once"
+    )
 
     class Options(PluginOptions):
         """Which callback."""

@@ -30,7 +30,7 @@ _RUNS = "_jobpipe_runs"
 _OLD = ".old"
 
 
-class RunFiles:
+class StagedFiles:
     """The folder that a run writes, in any file system that Spark knows."""
 
     def __init__(self, spark: SparkSession, path: str, job: JobContext) -> None:

@@ -11,7 +11,7 @@ from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.pipelines.file.field_types import Flag, Text
 from jobpipe.pipelines.file.spec import Mode, kebab
 from jobpipe.pipelines.files.format_options import read_columns, read_schema
-from jobpipe.pipelines.plugins.api import Promise, Sink, Topics
+from jobpipe.pipelines.plugins.api import DeliveryGuarantee, Sink, Topics
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.plugins.option_models import options_model
 
@@ -53,7 +53,7 @@ class JobpipeSink(Sink):
 
     type = "jobpipe"
     identifying: ClassVar[frozenset[str] | None] = frozenset({"topic", "registerserver.topic.storage"})
-    promise = Promise(True, "a repeated micro-batch or run is recognized by its id, and not published again")
+    promise = DeliveryGuarantee(True, "a repeated micro-batch or run is recognized by its id, and not published again")
     idempotent: ClassVar[bool] = True
     Options = _OPTIONS
 

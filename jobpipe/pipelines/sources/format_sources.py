@@ -12,7 +12,7 @@ from pydantic import Field
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Text, revealed
 from jobpipe.pipelines.file.file_paths import InputPattern, absolute, file_format, pattern_from
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.files.format_options import SAY_WHAT_IS_MALFORMED, FormatOptions, read_columns, read_schema
 from jobpipe.pipelines.plugins.api import ORIGIN, UNPARSED, Source, origin
@@ -71,7 +71,7 @@ class FormatSource(Source):
         """The format of files that this is, whatever name of Spark's it goes by."""
         return file_format(self.format)
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """The path has a key of its own, by which it is checked."""
         if self._file_format is not None:
             yield from self.options.refused("path", "paths", remedy="give path next to options")
@@ -103,7 +103,7 @@ class FormatSource(Source):
             return None
         return InputPattern(pattern_from(path, base), _is_true(self.options.options, "recursivefilelookup"))
 
-    def check_tolerant(self, mode: Mode) -> Iterable[Complaint]:
+    def check_tolerant(self, mode: Mode) -> Iterable[OptionError]:
         """Rows that do not fit are found by the schema, and only if the user does not tell Spark what to do with them.
 
         A JSON array that takes several lines is one text to Spark, of which each element would be a dead letter.
@@ -113,15 +113,15 @@ class FormatSource(Source):
         schema = getattr(self.options, "schema_", None)
         if schema is None:
             remedy = "give schema: 'id bigint, name string', or file:PATH of a file with the columns"
-            yield Complaint("schema", "without it Spark makes columns that fit every row, so no row is bad", remedy)
+            yield OptionError("schema", "without it Spark makes columns that fit every row, so no row is bad", remedy)
         elif re.search(rf"\b{_CORRUPT_DEFAULT}\b", schema):
-            yield Complaint("schema", f"column {_CORRUPT_DEFAULT} takes the rows that do not fit", _LEAVE_OUT)
+            yield OptionError("schema", f"column {_CORRUPT_DEFAULT} takes the rows that do not fit", _LEAVE_OUT)
         for name, value in self.options.options.items():
             if name.lower() in SAY_WHAT_IS_MALFORMED:
-                yield Complaint(f"options.{name}", "it says what Spark does with rows that do not fit", _LEAVE_OUT)
+                yield OptionError(f"options.{name}", "it says what Spark does with rows that do not fit", _LEAVE_OUT)
             elif name.lower() == "multiline" and str(value).lower() == "true" and self._file_format == "json":
                 remedy = "write an object on each line, as jq -c '.[]' does, or leave out errors.tolerance"
-                yield Complaint(f"options.{name}", "each element would come with the text of its whole file", remedy)
+                yield OptionError(f"options.{name}", "each element would come with the text of its whole file", remedy)
 
     @property
     def _parsed(self) -> bool:
@@ -225,12 +225,12 @@ class FileSource(FormatSource):
         """Return the path, which Spark's readers of files take for one."""
         return ("path",)
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """A stream of files needs its columns beforehand."""
         yield from super().check(mode)
         if mode is Mode.STREAMING and not self.has_own_schema and getattr(self.options, "schema_", None) is None:
             remedy = "give schema: 'id bigint, name string', or file:PATH of a file with the columns"
-            yield Complaint("schema", f"a stream of {self.type} files needs its columns", remedy)
+            yield OptionError("schema", f"a stream of {self.type} files needs its columns", remedy)
 
 
 class CsvSource(FileSource):
@@ -318,15 +318,15 @@ class KafkaSource(FormatSource):
         {"kafka.bootstrap.servers", "subscribe", "subscribepattern", "assign"}
     )
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Spark would say so only when the job runs."""
         given = {name.lower() for name in self.options.options}
         if "kafka.bootstrap.servers" not in given:
             remedy = "give options: {kafka.bootstrap.servers: HOST:PORT}"
-            yield Complaint("options", "Kafka's brokers are missing", remedy)
+            yield OptionError("options", "Kafka's brokers are missing", remedy)
         if len(given & {"subscribe", "subscribepattern", "assign"}) != 1:
             remedy = "give options: {subscribe: TOPIC}, or subscribePattern, or assign"
-            yield Complaint("options", "Kafka's topics are missing, or given twice", remedy)
+            yield OptionError("options", "Kafka's topics are missing, or given twice", remedy)
 
 
 class BinaryFileSource(FileSource):
@@ -355,17 +355,17 @@ class JdbcSource(FormatSource):
     type = "jdbc"
     Options = FormatOptions
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Spark would say so only when the job runs."""
         given = {name.lower() for name in self.options.options}
         if mode is Mode.STREAMING:
             remedy = "give execution.runtime-mode: BATCH"
-            yield Complaint("type", "a table is read as it is at one moment, and the job is STREAMING", remedy)
+            yield OptionError("type", "a table is read as it is at one moment, and the job is STREAMING", remedy)
         if "url" not in given:
             remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE'}"
-            yield Complaint("options", "the database is missing", remedy)
+            yield OptionError("options", "the database is missing", remedy)
         if len(given & {"dbtable", "query"}) != 1:
-            yield Complaint(
+            yield OptionError(
                 "options", "the table is missing, or given twice", "give options: {dbtable: TABLE}, or query"
             )
 
@@ -375,11 +375,11 @@ class _Endless(FormatSource):
 
     Options = FormatOptions
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """It is a stream."""
         if mode is Mode.BATCH:
             what = f"source {self.type} never ends, and the job is BATCH"
-            yield Complaint("type", what, "leave out execution.runtime-mode")
+            yield OptionError("type", what, "leave out execution.runtime-mode")
 
 
 class RateMicroBatchSource(_Endless):
@@ -393,7 +393,7 @@ class SocketSource(_Endless):
 
     type = "socket"
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """It is a stream, of some port."""
         yield from super().check(mode)
         yield from self.options.complaints("host", "port", remedy="give options: {host: HOST, port: PORT}")

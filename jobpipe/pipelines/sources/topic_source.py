@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jobpipe.config.definitions.config_model import KEYS
 from jobpipe.config.definitions.definition import Key
 from jobpipe.config.definitions.source_options import SOURCE_OPTIONS
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.api import ORIGIN, Source, Topics, origin
 from jobpipe.pipelines.plugins.job_context import JobContext, with_prefix
@@ -64,7 +64,7 @@ class JobpipeSource(Source):
                 found[about.name] = about.format(value)
         return found
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Yield what is wrong between the options."""
         from jobpipe.spark.options.read_options import find_problems
 
@@ -72,11 +72,11 @@ class JobpipeSource(Source):
         for problem in find_problems(given):
             key = problem.key.removeprefix("jobpipe.")
             if problem.value is None:
-                yield Complaint(key, "it is missing", f"give {problem.expected}")
+                yield OptionError(key, "it is missing", f"give {problem.expected}")
             else:
-                yield Complaint(key, "it does not go with the other options", f"give {problem.expected}")
+                yield OptionError(key, "it does not go with the other options", f"give {problem.expected}")
         if mode is Mode.BATCH and given.get("readAhead") == "true":
-            yield Complaint("readAhead", "a BATCH job has none", "leave it out")
+            yield OptionError("readAhead", "a BATCH job has none", "leave it out")
 
     def topics(self) -> Topics:
         """Return what it subscribes."""

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Arguments, ObjectName, Text, revealed
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.files.format_options import read_columns
 from jobpipe.pipelines.plugins.api import PluginOptions, Transform
@@ -45,13 +45,13 @@ class SqlTransform(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """It does one of both."""
         given = self.options
         if given.query is not None and (given.projection is not None or given.filter is not None):
-            yield Complaint("query", "projection or filter is given too", "put all of it in the query")
+            yield OptionError("query", "projection or filter is given too", "put all of it in the query")
         elif given.query is None and given.projection is None and given.filter is None:
-            yield Complaint("", "it chooses nothing", "give projection, filter or query")
+            yield OptionError("", "it chooses nothing", "give projection, filter or query")
 
     @property
     def may_fail(self) -> bool:
@@ -117,18 +117,18 @@ class PythonTransform(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """It has one function, and a schema exactly for those that run in tasks."""
         given = self.options
         functions = [name for name in (given.function, given.row_function, given.batch_function) if name is not None]
         if len(functions) != 1:
             what = "no function is given" if not functions else "several functions are given"
-            yield Complaint("", what, "give function, row-function or batch-function, one of them")
+            yield OptionError("", what, "give function, row-function or batch-function, one of them")
         elif (given.function is None) != (given.schema_ is not None):
             if given.function is None:
-                yield Complaint("schema", "the columns of the result are not known", "give schema: 'id bigint'")
+                yield OptionError("schema", "the columns of the result are not known", "give schema: 'id bigint'")
             else:
-                yield Complaint("schema", "a function of a DataFrame says the columns itself", "leave it out")
+                yield OptionError("schema", "a function of a DataFrame says the columns itself", "leave it out")
 
     def imports(self) -> Iterable[str]:
         """Yield the function."""

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Columns, Flag, PlainText, Text, expected
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.api import (
     DEAD,
@@ -119,9 +119,11 @@ class Predicated(PluginOptions):
     negate: Flag = Field(default=False, description="Only rows for which the condition is not true.")
 
 
-def _complaints(options: Predicated) -> Iterable[Complaint]:
+def _complaints(options: Predicated) -> Iterable[OptionError]:
     if options.negate and options.predicate is None:
-        yield Complaint("negate", "there is no predicate, so all rows are meant", "give predicate, or leave out negate")
+        yield OptionError(
+            "negate", "there is no predicate, so all rows are meant", "give predicate, or leave out negate"
+        )
 
 
 def _meant(options: Predicated) -> Column | None:
@@ -348,16 +350,16 @@ class InsertField(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """It adds something."""
         given = self.options
         yield from _complaints(given)
         if (given.static_field is None) != (given.static_value is None):
             key = "static.value" if given.static_value is None else "static.field"
-            yield Complaint(key, "static.field and static.value go together", "give both")
+            yield OptionError(key, "static.field and static.value go together", "give both")
         if given.static_field is None and not any(name for name, _ in self._metadata()):
             remedy = "give static.field, timestamp.field, topic.field, partition.field or offset.field"
-            yield Complaint("", "it adds no column", remedy)
+            yield OptionError("", "it adds no column", remedy)
 
     @property
     def may_fail(self) -> bool:
@@ -408,7 +410,7 @@ class MaskField(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """What negate denies is there."""
         yield from _complaints(self.options)
 
@@ -464,13 +466,13 @@ class ReplaceField(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """It does something."""
         if not self.options.model_fields_set:
-            yield Complaint("", "it changes nothing", "give include, exclude or renames")
+            yield OptionError("", "it changes nothing", "give include, exclude or renames")
         renames = self.options.renames or {}
         if len(set(renames.values())) < len(renames):
-            yield Complaint("renames", "two columns get one name", "give each its own")
+            yield OptionError("renames", "two columns get one name", "give each its own")
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
         """Choose and rename."""

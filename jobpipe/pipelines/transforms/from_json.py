@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Text, revealed
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.files.format_options import SAY_WHAT_IS_MALFORMED, FormatOptions, read_columns
 from jobpipe.pipelines.plugins.api import DEAD, UNPARSED, Transform, column_named, require_columns
@@ -40,12 +40,12 @@ class FromJson(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Spark's options of JSON do not say what becomes of texts that do not fit."""
         for name in self.options.options:
             if name.lower() in SAY_WHAT_IS_MALFORMED:
                 remedy = "leave it out: such rows fail the job, or with errors.tolerance become dead letters"
-                yield Complaint(f"options.{name}", "it says what Spark does with texts that do not fit", remedy)
+                yield OptionError(f"options.{name}", "it says what Spark does with texts that do not fit", remedy)
 
     @property
     def may_fail(self) -> bool:

@@ -59,7 +59,7 @@ def with_dead(schema: StructType) -> StructType:
     return found.add(DEAD, _LETTER, True)
 
 
-class InTasks:
+class PythonUdf:
     """Calls a function with record batches; pickled by value.
 
     Args:
@@ -121,7 +121,7 @@ class InTasks:
         raise NotImplementedError
 
 
-class RowCalls(InTasks):
+class RowCalls(PythonUdf):
     """Calls a function with each row, a dict; it returns a row, several, or None."""
 
     def made(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.Table:
@@ -154,7 +154,7 @@ class RowCalls(InTasks):
             yield begun, pa.Table.from_pylist(good, columns)
 
 
-class BatchCalls(InTasks):
+class BatchCalls(PythonUdf):
     """Calls a function with each record batch; it returns one, or a table, or None."""
 
     def made(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.Table:

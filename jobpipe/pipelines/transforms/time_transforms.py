@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, StringType, Time
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Columns, Flag, Text
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.api import PluginOptions, Transform, column_named, require_columns
 from jobpipe.pipelines.plugins.job_context import JobContext
@@ -75,10 +75,10 @@ class TimestampConverter(Transform):
 
     options: Options
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """A text needs its pattern."""
         if self.options.target_type == "string" and self.options.format is None:
-            yield Complaint("format", "a text needs its pattern", "give format, as in yyyy-MM-dd HH:mm:ss")
+            yield OptionError("format", "a text needs its pattern", "give format, as in yyyy-MM-dd HH:mm:ss")
 
     @property
     def may_fail(self) -> bool:

@@ -37,7 +37,7 @@ def check_spool(config: Config, topic: str) -> None:
         )
 
 
-class StandIn:
+class SpoolServer:
     """Serves one topic, by this process's coordinator; a context manager. Removes no rows and no subscription.
 
     Raises:
@@ -67,7 +67,7 @@ class StandIn:
             raise
         self._poll = PollRequest(wait=0.0)
 
-    def __enter__(self) -> StandIn:
+    def __enter__(self) -> SpoolServer:
         return self
 
     def __exit__(

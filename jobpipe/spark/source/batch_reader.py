@@ -22,7 +22,7 @@ from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, CutReply, CutRequest, RangeRequest
 from jobpipe.spark.options.read_options import SourceOptions
 from jobpipe.spark.session.user_errors import hide_traceback
-from jobpipe.spark.source.input_partitions import Stretch, input_partitions
+from jobpipe.spark.source.input_partitions import TopicRange, input_partitions
 from jobpipe.spark.source.offset_ranges import ReadRange, pass_over
 from jobpipe.spark.source.partition_reader import RangePartition, read_range
 from jobpipe.spark.source.schema_check import BATCH, SchemaJudge
@@ -65,7 +65,7 @@ class JobPipeBatchReader(DataSourceReader):
             pattern = self._options.pattern
             topics = self._options.topics if pattern is None else pattern.served(locator)
             windows = {topic: self._window(config, locator, topic, deadline) for topic in topics}
-            found: list[Stretch] = []
+            found: list[TopicRange] = []
             for topic, window in windows.items():
                 if window is not None and window[0] != window[1]:
                     found.extend(self._plan(config, locator, topic, *window))
@@ -148,18 +148,18 @@ class JobPipeBatchReader(DataSourceReader):
 
     def _plan(
         self, config: Config, locator: TopicLocator, topic: str, begin: Position, stop: Position
-    ) -> list[Stretch]:
+    ) -> list[TopicRange]:
         with control_link(config, locator, topic, Deadline(config.discovery_timeout)) as link:
             reply = ask_blocking(link, RangeRequest(start=begin, end=stop), timeout=30.0)
             for plan in reply.plans:
                 self._judge.require(topic, plan, partial(ask_schema, link))
         pass_over(topic, reply.lost, fail=self._options.fail_on_data_loss)
-        found: list[Stretch] = []
+        found: list[TopicRange] = []
         for plan in reply.plans:
             ranges = ReadRange(plan.start, plan.end, plan.partitions, False, plan.holes(reply.lost)).readable()
             wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
             rows = plan.rows // max(len(ranges), 1)
-            found += [Stretch(topic, low, high, wanted, reply.data, rows) for low, high in ranges]
+            found += [TopicRange(topic, low, high, wanted, reply.data, rows) for low, high in ranges]
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ AskCut = Callable[[str, CutRequest], CutReply]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TopicRange:
     """A part of one read: batches of one topic and shape, without holes.
 
     Attributes:
@@ -34,7 +34,7 @@ class Stretch:
     rows: int
 
 
-def input_partitions(stretches: Sequence[Stretch], options: SourceOptions, ask: AskCut) -> list[RangePartition]:
+def input_partitions(stretches: Sequence[TopicRange], options: SourceOptions, ask: AskCut) -> list[RangePartition]:
     """Return the input partitions of one read.
 
     Without ``minPartitions`` and ``maxRowsPerPartition`` there is one for each publisher partition. With either, the
@@ -71,7 +71,7 @@ def _missing(options: SourceOptions, made: Sequence[Sequence[RangePartition]]) -
     return max((options.min_partitions or 0) - sum(map(len, made)), 0)
 
 
-def _cut(part: Stretch, options: SourceOptions, at_least: int, ask: AskCut) -> list[RangePartition]:
+def _cut(part: TopicRange, options: SourceOptions, at_least: int, ask: AskCut) -> list[RangePartition]:
     """Return one stretch in pieces: so many input partitions at least, if it has the record batches for them."""
     asked = CutRequest(
         start=part.start,
@@ -88,5 +88,5 @@ def _cut(part: Stretch, options: SourceOptions, at_least: int, ask: AskCut) -> l
     return made
 
 
-def _partition(part: Stretch, start: Position, end: Position, k: int) -> RangePartition:
+def _partition(part: TopicRange, start: Position, end: Position, k: int) -> RangePartition:
     return RangePartition(FetchRange(part.topic, start, end, k, part.data))

@@ -26,7 +26,7 @@ from jobpipe.net.retry import RETRYABLE
 from jobpipe.spark.options.read_options import SourceOptions
 from jobpipe.spark.session.spark_versions import ReadLimit, SupportsTriggerAvailableNow
 from jobpipe.spark.session.user_errors import hide_traceback
-from jobpipe.spark.source.input_partitions import Stretch, input_partitions
+from jobpipe.spark.source.input_partitions import TopicRange, input_partitions
 from jobpipe.spark.source.offset_ranges import ReadRange, pass_over, read_place
 from jobpipe.spark.source.partition_reader import RangePartition, read_range
 from jobpipe.spark.source.stream_ends import StreamEnds
@@ -247,7 +247,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         session = topics.session
         topics.follow(end)
         first, last = self._positions(topics, start), self._positions(topics, end, committed=False)
-        found: list[Stretch] = []
+        found: list[TopicRange] = []
         for topic, stop in last.items():
             begin = first.get(topic) or self._begin_of_newcomer(topics, topic, start, stop)
             if begin is None or begin == stop:
@@ -261,7 +261,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 data = plan.data or session.data_endpoint(topic)
                 wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
                 parts = plan.readable()
-                found.extend(Stretch(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
+                found.extend(TopicRange(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
         return input_partitions(found, self._options, session.cut)
 
     def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:

@@ -22,9 +22,9 @@ from jobpipe.pipelines.databases.mysql import MySqlDatabase
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.databases.sqlite import SqliteDatabase
 from jobpipe.pipelines.file.field_types import Columns, Duration, Flag, SecretReference, Text
-from jobpipe.pipelines.file.problems import Complaint
+from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.plugins.api import PluginOptions, Promise, Sink
+from jobpipe.pipelines.plugins.api import DeliveryGuarantee, PluginOptions, Sink
 from jobpipe.pipelines.plugins.job_context import JobContext
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ class JdbcUpsertSink(Sink):
 
     type = "jdbc-upsert"
     identifying: ClassVar[frozenset[str] | None] = frozenset({"url", "table", "ledger"})
-    promise = Promise(True, "one transaction writes a micro-batch and notes its id, if no later attempt has begun")
+    promise = DeliveryGuarantee(
+        True, "one transaction writes a micro-batch and notes its id, if no later attempt has begun"
+    )
     idempotent: ClassVar[bool] = True
 
     class Options(PluginOptions):
@@ -89,21 +91,21 @@ class JdbcUpsertSink(Sink):
         super().__init__(options)
         self._target: Target | None = None
 
-    def check(self, mode: Mode) -> Iterable[Complaint]:
+    def check(self, mode: Mode) -> Iterable[OptionError]:
         """Keys are written too."""
         given = self.options
         if isinstance(self._database(), SqliteDatabase):
             for key, value in (("user", given.user), ("password", given.password)):
                 if value is not None:
-                    yield Complaint(key, "SQLite has no users", "leave it out: the rights are those of the file")
+                    yield OptionError(key, "SQLite has no users", "leave it out: the rights are those of the file")
         if isinstance(self._database(), PostgresDatabase):
             for key, name in (("table", given.table), ("ledger", given.ledger)):
                 if any(len(part.encode()) > PostgresDatabase.name_bytes for part in name.split(".")):
-                    yield Complaint(key, "PostgreSQL cuts off names of more than 63 bytes", "give a shorter one")
+                    yield OptionError(key, "PostgreSQL cuts off names of more than 63 bytes", "give a shorter one")
         if given.columns is not None and (missing := [key for key in given.keys if key not in given.columns]):
-            yield Complaint("columns", f"the keys {', '.join(missing)} are not among them", "add them")
+            yield OptionError("columns", f"the keys {', '.join(missing)} are not among them", "add them")
         if given.order_by in given.keys:
-            yield Complaint("order-by", "all rows of a key have the same value there", "give another column")
+            yield OptionError("order-by", "all rows of a key have the same value there", "give another column")
 
     def check_columns(self, frame: DataFrame, job: JobContext) -> None:
         """See that keys, columns, order-by and delete-when fit the rows, and that the database has the types."""
