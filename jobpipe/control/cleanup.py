@@ -44,25 +44,25 @@ class CleanupQueue(PeriodicThread):
     def do_all(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Try each once."""
         after = 0
-        while chores := self._store.chores(after, AT_ONCE):
-            for chore in chores:
+        while cleanup_tasks := self._store.cleanup_tasks(after, AT_ONCE):
+            for task in cleanup_tasks:
                 if ended():
                     return
                 try:
-                    if self._store.has_chore(chore):  # not of a job that is there again
-                        self._do(chore)
-                        self._store.remove_chores(chore.id)
+                    if self._store.has_cleanup_task(task):  # not of a job that is there again
+                        self._do(task)
+                        self._store.remove_cleanup_tasks(task.id)
                 except (JobpipeError, RegistryError) as error:
-                    log.info("%s.%s: still to be done: %s", chore.pipeline, chore.job, error)
-            after = chores[-1].id
+                    log.info("%s.%s: still to be done: %s", task.pipeline, task.job, error)
+            after = cleanup_tasks[-1].id
 
-    def _do(self, chore: CleanupTask) -> None:
-        if chore.subscription is not None:
-            self._see_to(chore.subscription, self._store.job(chore.pipeline, chore.job))
+    def _do(self, task: CleanupTask) -> None:
+        if task.subscription is not None:
+            self._see_to(task.subscription, self._store.job(task.pipeline, task.job))
             return
-        found = self._jobs.state(chore.pipeline, chore.job)
+        found = self._jobs.state(task.pipeline, task.job)
         if found.order is not None:
-            self._jobs.remove_order(chore.pipeline, chore.job, found.version)
+            self._jobs.remove_order(task.pipeline, task.job, found.version)
 
     def _see_to(self, subscription: JobSubscription, job: JobRow | None) -> None:
         """Let a subscription be as its job needs it now.
@@ -70,11 +70,11 @@ class CleanupQueue(PeriodicThread):
         A subscription is made optional before it is dropped: otherwise it is made again, and blocks its publisher.
         """
         topic, name = subscription.topic, subscription.name
-        if job is not None and job.present and subscription in job.subscriptions:
+        if job is not None and job.in_definition and subscription in job.subscriptions:
             self._admin.require(topic, name)
             return
         self._admin.require(topic, name, required=False)
-        if job is not None and job.present and job.scheduled and topic in job.reads:
+        if job is not None and job.in_definition and job.scheduled and topic in job.reads:
             return  # its runs read by that name
         with contextlib.suppress(SubscriptionNotFound):
             self._admin.drop(topic, name)

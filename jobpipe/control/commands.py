@@ -39,9 +39,9 @@ MOST_SUBMITTER = 200  # characters
 class PipelineCommands:
     """Changes of one store. Nothing here waits for a registry or a launcher."""
 
-    def __init__(self, store: Store, loaded: DefinitionCache) -> None:
+    def __init__(self, store: Store, definitions: DefinitionCache) -> None:
         self._store = store
-        self._loaded = loaded
+        self._definitions = definitions
 
     # -- finding -------------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class PipelineCommands:
             PipelineNotFound: one of them is not there.
         """
         self.pipeline(pipeline)
-        present = [each for each in self._store.jobs(pipeline) if each.present]
+        present = [each for each in self._store.jobs(pipeline) if each.in_definition]
         if job is None:
             return present
         found = [each for each in present if each.name == job]
@@ -160,7 +160,7 @@ class PipelineCommands:
             self._see_to_subscriptions([each.row for each in decisions], known.jobs, unchanged)
             gone = removed(known, asked)
             for job in gone:
-                store.put_job(replace(job, present=False))
+                store.put_job(replace(job, in_definition=False))
                 self._drop_following(job, now)
             store.add_event(name, None, "submitted", detail=f"version {version}", fields={"version": version})
         return Submitted(
@@ -185,7 +185,7 @@ class PipelineCommands:
             version=0 if row is None else row.version,
             jobs={job.name: job for job in jobs},
             active=frozenset(name for name, run in runs.items() if run is not None and not run.is_over),
-            ran_as={job.name: ran for job in jobs if job.renew and (ran := self._ran_as(job)) is not None},
+            ran_as={job.name: ran for job in jobs if job.reset_checkpoint and (ran := self._ran_as(job)) is not None},
             lost=frozenset(name for name, run in runs.items() if run is not None and run.state is JobState.LOST),
             schedules={name: each.spec for name, each in schedules.items() if each is not None},
             before=self._newest_file(pipeline.name),
@@ -197,7 +197,7 @@ class PipelineCommands:
         if not attempts:
             return None
         try:
-            pipeline = self._loaded.get(job.pipeline, attempts[-1].version)
+            pipeline = self._definitions.get(job.pipeline, attempts[-1].version)
         except ConfigError:
             return None
         found = pipeline.jobs.get(job.name)
@@ -212,7 +212,7 @@ class PipelineCommands:
         """Return the newest file of a pipeline; None: there is none, or it can no longer be loaded here."""
         row = self._store.pipeline(name)
         try:
-            return None if row is None else self._loaded.get(name, row.version)
+            return None if row is None else self._definitions.get(name, row.version)
         except ConfigError as error:
             log.info("pipeline %s, version %d: %s", name, 0 if row is None else row.version, error)
             return None
@@ -237,9 +237,9 @@ class PipelineCommands:
     def stop(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
         """Let jobs end, and stay so."""
         with self._store.write():
-            changed = [each for each in self.jobs(pipeline, job) if each.want is DesiredState.RUN or each.following]
+            changed = [each for each in self.jobs(pipeline, job) if each.want is DesiredState.RUN or each.next_run]
             for each in changed:
-                self._store.put_job(replace(each, want=DesiredState.STOP, following=None))
+                self._store.put_job(replace(each, want=DesiredState.STOP, next_run=None))
                 self._drop_following(each, now)
                 self._store.add_event(pipeline, each.name, "stop")
             self._want(pipeline, job, DesiredState.STOP)
@@ -254,7 +254,7 @@ class PipelineCommands:
                 goes_on = run is not None and not run.is_over and each.want is DesiredState.RUN and not run.stop
                 if run is not None and run.state is JobState.LOST and not goes_on:
                     raise _lost(each)
-                if goes_on or each.following is not None:
+                if goes_on or each.next_run is not None:
                     continue
                 wanted = replace(each, want=DesiredState.RUN)
                 self._store.put_job(wanted)
@@ -284,7 +284,7 @@ class PipelineCommands:
                 wanted = replace(each, want=DesiredState.RUN)
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
-                if each.following is None and each.begins_by_itself:
+                if each.next_run is None and each.begins_by_itself:
                     self._begin(wanted, now)
             self._want(pipeline, job, DesiredState.RUN)
         return changed
@@ -300,9 +300,9 @@ class PipelineCommands:
             job = self._store.job(row.pipeline, row.job)
             if row.is_over or job is None:
                 return None
-            if job.following == run:
+            if job.next_run == run:
                 self._store.change_run(run, stop=True)
-                self._store.put_job(replace(job, following=None))
+                self._store.put_job(replace(job, next_run=None))
                 self._drop_following(job, now)
             else:
                 self._store.change_run(run, stop=True)
@@ -326,7 +326,7 @@ class PipelineCommands:
             if self._is_lost(row):
                 raise _lost(row)
             present = self._store.run(row.run)
-            if row.following is not None or (present is not None and not present.is_over):
+            if row.next_run is not None or (present is not None and not present.is_over):
                 state = JobState.SUBMITTED if present is None else present.state
                 raise ControlConflict(
                     f"job {pipeline}.{job} is {state}: a run of it has not ended; wait for it, or cancel it",
@@ -353,7 +353,7 @@ class PipelineCommands:
         return f"range-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool) -> list[JobRow]:
-        """Forget a pipeline; what is to be dropped elsewhere is kept as chores."""
+        """Forget a pipeline; what is to be dropped elsewhere becomes cleanup tasks."""
         store = self._store
         with store.write():
             self.pipeline(pipeline)
@@ -361,7 +361,7 @@ class PipelineCommands:
             for job in jobs:
                 run = store.run(job.run)
                 why, ending = None, False
-                if job.following or (run is not None and not run.is_over):
+                if job.next_run or (run is not None and not run.is_over):
                     why = f"is {JobState.SUBMITTED if run is None else run.state}: stop the pipeline first"
                 elif store.open_attempt(pipeline, job.name) is not None:
                     why, ending = "has ended, but its processes are still ending: try again in a few seconds", True
@@ -374,7 +374,7 @@ class PipelineCommands:
                     )
             for job in jobs:
                 for subscription in (*(() if keep_subscriptions else job.subscriptions), None):
-                    store.add_chore(pipeline, job.name, subscription)
+                    store.add_cleanup_task(pipeline, job.name, subscription)
             store.remove_pipeline(pipeline)
             store.add_event(pipeline, None, "deleted")
         return jobs
@@ -382,16 +382,16 @@ class PipelineCommands:
     def _see_to_subscriptions(
         self, rows: Sequence[JobRow], before: Mapping[str, JobRow], unchanged: Sequence[str]
     ) -> None:
-        """Keep as chores what publishers that run on have to be told: they know the readers of their start alone."""
+        """Keep as cleanup tasks what running publishers must learn: they only know the readers of their start."""
         run_on = {topic for job in rows if job.name in unchanged for topic in job.publishes}
         for job in rows:
-            self._store.remove_chores_of(job)
+            self._store.remove_cleanup_tasks_of(job)
             old = before.get(job.name)
             had = set() if old is None else set(old.subscriptions)
-            added = set(job.subscriptions) - (had if old is not None and old.present else set())
+            added = set(job.subscriptions) - (had if old is not None and old.in_definition else set())
             gone = had - set(job.subscriptions)
             for subscription in (*gone, *(each for each in added if each.topic in run_on)):
-                self._store.add_chore(job.pipeline, job.name, subscription)
+                self._store.add_cleanup_task(job.pipeline, job.name, subscription)
 
     def _want(self, pipeline: str, job: str | None, want: DesiredState) -> None:
         row = self._store.pipeline(pipeline)
@@ -401,11 +401,11 @@ class PipelineCommands:
     def _begin(self, job: JobRow, now: float, lower: str | None = None, upper: str | None = None) -> str:
         """Add the run that begins when the present one has ended; return its id."""
         stored = self._store.job(job.pipeline, job.name) or job
-        if stored.following is not None:
-            return stored.following
+        if stored.next_run is not None:
+            return stored.next_run
         run = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._add_run(job, run, now, lower, upper)
-        self._store.put_job(replace(stored, following=run))
+        self._store.put_job(replace(stored, next_run=run))
         return run
 
     def _add_run(self, job: JobRow, run: str, now: float, lower: str | None, upper: str | None) -> None:
@@ -441,7 +441,7 @@ class PipelineCommands:
             self._store.change_run(again, state=JobState.SUBMITTED, **fresh)
             self._store.make_newest(again)
         present = None if job.run == again else job.run  # one that follows itself would be told to end
-        self._store.put_job(replace(job, run=present, following=again))
+        self._store.put_job(replace(job, run=present, next_run=again))
         return again
 
     def _end_other_runs(self, job: JobRow, now: float) -> None:
@@ -453,16 +453,16 @@ class PipelineCommands:
 
     def _drop_following(self, job: JobRow, now: float) -> None:
         """End the run that was to begin."""
-        if job.following is not None:
+        if job.next_run is not None:
             stored = self._store.job(job.pipeline, job.name)
-            if stored is not None and stored.following is not None:
-                self._store.put_job(replace(stored, following=None))
-            self._store.change_run(job.following, state=JobState.STOPPED, since=now, ended=now)
-            run = self._store.run(job.following)
+            if stored is not None and stored.next_run is not None:
+                self._store.put_job(replace(stored, next_run=None))
+            self._store.change_run(job.next_run, state=JobState.STOPPED, since=now, ended=now)
+            run = self._store.run(job.next_run)
             if run is not None:
                 IntervalStore(self._store).run_ended(run, JobState.STOPPED, now)
                 self._store.add_event(
-                    job.pipeline, job.name, "state", state=JobState.STOPPED, fields={"run": job.following}
+                    job.pipeline, job.name, "state", state=JobState.STOPPED, fields={"run": job.next_run}
                 )
 
 

@@ -123,40 +123,42 @@ class ControlServer(Control):
                 jobs = CircuitBreaker(handler.jobs)
             admin = self._make_admin(self._config)
             stack.callback(admin.close)
-            self._chores = CleanupQueue(self._store, jobs, admin)
-            tools = Dependencies(
+            self._cleanup = CleanupQueue(self._store, jobs, admin)
+            dependencies = Dependencies(
                 store=self._store,
                 jobs=jobs,
-                loaded=DefinitionCache(self._store, self._plugins),
+                definitions=DefinitionCache(self._store, self._plugins),
                 home=self._config.home,
                 roots=AllowedPaths.of(self._config, self._config_file),
                 config_file=self._config_file,
                 stop_seconds=self._stop_seconds,
                 lost_seconds=self._lost_seconds,
                 clock=self._clock,
-                chores_added=self._chores.look,
+                cleanup_added=self._cleanup.look,
                 run_ended=lambda key: self._run_ended(key),
             )
-            self._loaded = tools.loaded
-            self._changes = PipelineCommands(self._store, tools.loaded)
-            self._supervisor = Dispatcher(tools)
+            self._definitions = dependencies.definitions
+            self._commands = PipelineCommands(self._store, dependencies.definitions)
+            self._dispatcher = Dispatcher(dependencies)
             self._scheduler = self._make_scheduler(admin)
-            schedules = self._schedules = ScheduleViews(self._store, self._scheduler)
-            self._views = Serializers(self._store, self._supervisor, self._config.home, self._clock, schedules.of_job)
+            schedules = self._schedule_views = ScheduleViews(self._store, self._scheduler)
+            self._serializers = Serializers(
+                self._store, self._dispatcher, self._config.home, self._clock, schedules.of_job
+            )
             self._holds = HoldKeeper(self._store, admin, schedules.needed)
-            stack.callback(self._supervisor.close)
-            stack.callback(self._chores.close)
+            stack.callback(self._dispatcher.close)
+            stack.callback(self._cleanup.close)
             stack.callback(self._holds.close)
             stack.callback(self._scheduler.close)
             jobs_watched = MonitoredJobs(self._store)
             room = TopicMonitor(
-                admin, jobs_watched.watched, self._supervisor.block, jobs_watched.tell, jobs_watched.lagging()
+                admin, jobs_watched.watched, self._dispatcher.block, jobs_watched.tell, jobs_watched.lagging()
             )
             stack.callback(room.close)
             bounded = TopicsOfJobs(self._store)
             stack.enter_context(KeepServing(self._config, admin, bounded.topics, bounded.is_active))
-            self._supervisor.start()
-            self._chores.start()
+            self._dispatcher.start()
+            self._cleanup.start()
             self._holds.start()
             self._scheduler.start()
             room.start()
@@ -165,8 +167,8 @@ class ControlServer(Control):
     def _make_scheduler(self, admin: Admin) -> Scheduler:
         made = SchedulerDependencies(
             store=self._store,
-            changes=self._changes,
-            look=self._supervisor.look,
+            commands=self._commands,
+            look=self._dispatcher.look,
             ends=lambda topic: int(admin.status(topic)["head"]),
             clock=self._clock,
             held=lambda: self._holds.look(),
@@ -211,15 +213,15 @@ class ControlServer(Control):
             raise error
         asked = self._asked(pipeline, new_checkpoint)
         with self._store.write():
-            submitted = self._changes.submit(submission, asked, self._clock(), base=base, born=born, by=by)
+            submitted = self._commands.submit(submission, asked, self._clock(), base=base, born=born, by=by)
             jobs = self._store.jobs(pipeline.name)
-            self._scheduler.taken(pipeline, [job for job in jobs if job.present])
+            self._scheduler.taken(pipeline, [job for job in jobs if job.in_definition])
             PipelinePaths.of(self._config.home, pipeline.name).keep_prefix(pipeline)
-        self._loaded.put(pipeline, submitted.version)
+        self._definitions.put(pipeline, submitted.version)
         self._look(jobs)
         self._scheduler.changed(jobs)
         self._holds.look()
-        self._chores.look()
+        self._cleanup.look()
         return replace(submitted, warnings=(*submitted.warnings, *shared))
 
     def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
@@ -227,7 +229,7 @@ class ControlServer(Control):
         pipeline = load_submission(submission, new_checkpoint, self._plugins)
         shared = shared_storage(self._store, self._config.home, pipeline)
         refused = tuple(error.message for error in self._refusals(pipeline, new_checkpoint, shared))
-        plan = self._changes.plan(submission, self._asked(pipeline, new_checkpoint))
+        plan = self._commands.plan(submission, self._asked(pipeline, new_checkpoint))
         warnings = (*plan.warnings, *(each for each in shared if each.severity != "error"))
         return replace(plan, refused=(*refused, *plan.refused), warnings=warnings)
 
@@ -240,33 +242,33 @@ class ControlServer(Control):
             yield pipeline_error(shared)
 
     def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
-        newest = self._changes.newest_definition(pipeline.name)
+        newest = self._commands.newest_definition(pipeline.name)
         return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         """See :class:`Control`."""
         with self._store.write():  # all of one moment
-            return tuple(self._views.pipeline(row) for row in self._store.pipelines())
+            return tuple(self._serializers.pipeline(row) for row in self._store.pipelines())
 
     def pipeline(self, name: str) -> PipelineStatus:
         """See :class:`Control`."""
         with self._store.write():
-            return self._views.pipeline(self._changes.pipeline(name))
+            return self._serializers.pipeline(self._commands.pipeline(name))
 
     def submission(self, name: str) -> Submission:
         """See :class:`Control`."""
-        return self.revision(name, self._changes.pipeline(name).version)
+        return self.revision(name, self._commands.pipeline(name).version)
 
     def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
         """See :class:`Control`."""
         with self._store.write():
-            self._changes.pipeline(pipeline)
+            self._commands.pipeline(pipeline)
             return tuple(revision_view(row) for row in self._store.definitions(pipeline))
 
     def revision(self, pipeline: str, version: int) -> Submission:
         """See :class:`Control`."""
         with self._store.write():
-            self._changes.pipeline(pipeline)
+            self._commands.pipeline(pipeline)
             found = self._store.definition(pipeline, version)
         if found is None:
             how = f"`jobpipe pipeline history {pipeline}` lists those that are"
@@ -275,14 +277,14 @@ class ControlServer(Control):
 
     def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         """See :class:`Control`."""
-        self._look(self._changes.stop(pipeline, job, self._clock()))
+        self._look(self._commands.stop(pipeline, job, self._clock()))
         return self.pipeline(pipeline)
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         """See :class:`Control`."""
         self._require_no_foreground(pipeline)
         self._require_bounds(pipeline, job)
-        changed = self._changes.resume(pipeline, job, self._clock())
+        changed = self._commands.resume(pipeline, job, self._clock())
         self._look(changed)
         for each in changed:
             self._scheduler.wake((each.pipeline, each.name))
@@ -293,17 +295,17 @@ class ControlServer(Control):
         self._require_no_foreground(pipeline)
         if not force:
             self._require_bounds(pipeline, job)
-        self._look(self._changes.restart(pipeline, job, self._clock(), force=force))
+        self._look(self._commands.restart(pipeline, job, self._clock(), force=force))
         return self.pipeline(pipeline)
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool = False) -> None:
         """See :class:`Control`."""
-        jobs = self._changes.delete(pipeline, keep_subscriptions=keep_subscriptions)
-        self._loaded.forget(pipeline)
+        jobs = self._commands.delete(pipeline, keep_subscriptions=keep_subscriptions)
+        self._definitions.forget(pipeline)
         self._scheduler.changed(jobs)
         self._holds.look()
         self._look(jobs)
-        self._chores.look()
+        self._cleanup.look()
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -311,12 +313,12 @@ class ControlServer(Control):
         """See :class:`Control`."""
         _require_between("limit", limit, 1, 1000)
         if pipeline is not None:
-            self._changes.jobs(pipeline, job)
-        return tuple(self._views.run(run) for run in self._store.runs(pipeline, job, limit))
+            self._commands.jobs(pipeline, job)
+        return tuple(self._serializers.run(run) for run in self._store.runs(pipeline, job, limit))
 
     def run(self, run: str) -> RunView:
         """See :class:`Control`."""
-        return self._views.run(self._changes.run(run))
+        return self._serializers.run(self._commands.run(run))
 
     def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
         """See :class:`Control`."""
@@ -327,9 +329,9 @@ class ControlServer(Control):
                 f"--upper {upper} has not come yet, and rows of the range may still come; give an earlier one",
                 key="--upper",
             )
-        found = self._changes.start_run(pipeline, job, self._clock(), *_texts(bounds))
-        self._look(self._changes.jobs(pipeline, job))
-        return self._views.run(found)
+        found = self._commands.start_run(pipeline, job, self._clock(), *_texts(bounds))
+        self._look(self._commands.jobs(pipeline, job))
+        return self._serializers.run(found)
 
     def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
         """See :class:`Control`."""
@@ -341,16 +343,16 @@ class ControlServer(Control):
                 pipeline=pipeline,
                 job=job,
             )
-        return self._views.run(found)
+        return self._serializers.run(found)
 
     def _bounds(self, pipeline: str, job: str, lower: str, upper: str) -> RunBounds:
-        self._changes.jobs(pipeline, job)
-        loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
+        self._commands.jobs(pipeline, job)
+        loaded = self._definitions.get(pipeline, self._commands.pipeline(pipeline).version)
         return bounds_of(loaded, (job,), lower, upper)
 
     def cancel(self, run: str) -> RunView:
         """See :class:`Control`."""
-        job = self._changes.cancel(run, self._clock())
+        job = self._commands.cancel(run, self._clock())
         if job is not None:
             self._look([job])
             self._run_ended((job.pipeline, job.name))  # of one that had not begun
@@ -362,13 +364,13 @@ class ControlServer(Control):
         """See :class:`Control`."""
         with self._store.write():
             if pipeline is not None:
-                self._changes.pipeline(pipeline)
-            return self._schedules.schedules(pipeline)
+                self._commands.pipeline(pipeline)
+            return self._schedule_views.schedules(pipeline)
 
     def schedule(self, pipeline: str, job: str) -> ScheduleView:
         """See :class:`Control`."""
         with self._store.write():
-            return self._schedules.schedule(self._scheduler.require(pipeline, job))
+            return self._schedule_views.schedule(self._scheduler.require(pipeline, job))
 
     def pause(self, pipeline: str, job: str, *, paused: bool = True) -> ScheduleView:
         """See :class:`Control`."""
@@ -386,7 +388,7 @@ class ControlServer(Control):
         _require_between("limit", limit, 1, 1000)
         with self._store.write():
             self._scheduler.require(pipeline, job)
-            return self._schedules.intervals(pipeline, job, limit)
+            return self._schedule_views.intervals(pipeline, job, limit)
 
     def backfill(
         self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
@@ -400,16 +402,16 @@ class ControlServer(Control):
 
     def skip(self, run: str) -> IntervalView:
         """See :class:`Control`."""
-        return self._schedules.interval(self._scheduler.skip(run))
+        return self._schedule_views.interval(self._scheduler.skip(run))
 
     def retry(self, run: str, *, force: bool = False) -> IntervalView:
         """See :class:`Control`."""
-        return self._schedules.interval(self._scheduler.retry(run, force=force))
+        return self._schedule_views.interval(self._scheduler.retry(run, force=force))
 
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
         """See :class:`Control`."""
         _require_between("lines", lines, 1, 10_000)
-        self._changes.jobs(pipeline, job)
+        self._commands.jobs(pipeline, job)
         return log_lines(PipelinePaths.of(self._config.home, pipeline).log(job), lines)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -439,17 +441,17 @@ class ControlServer(Control):
     def _require_bounds(self, pipeline: str, job: str | None) -> None:
         """Refuse to begin a run without bounds of a job that needs some, as ``jobpipe pipeline run`` does."""
         try:
-            loaded = self._loaded.get(pipeline, self._changes.pipeline(pipeline).version)
+            loaded = self._definitions.get(pipeline, self._commands.pipeline(pipeline).version)
         except ConfigError:  # it cannot be loaded here: its run will say so
             return
-        for row in self._changes.jobs(pipeline, job) if job is not None else ():
+        for row in self._commands.jobs(pipeline, job) if job is not None else ():
             if row.scheduled:
                 continue  # its runs have bounds
             if row.name in loaded.jobs and (why := without_bounds(loaded.jobs[row.name])) is not None:
                 raise ControlConflict(why, pipeline=pipeline, job=row.name)
 
     def _look(self, jobs: Iterable[JobRow]) -> None:
-        self._supervisor.look((job.pipeline, job.name) for job in jobs)
+        self._dispatcher.look((job.pipeline, job.name) for job in jobs)
 
 
 def _texts(bounds: RunBounds) -> tuple[str, str]:

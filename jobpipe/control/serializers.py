@@ -41,13 +41,13 @@ class Serializers:
     def __init__(
         self,
         store: Store,
-        supervisor: Dispatcher,
+        dispatcher: Dispatcher,
         home: Path,
         clock: Callable[[], float],
         schedule_of: Callable[[JobRow], ScheduleView | None] = lambda _: None,
     ) -> None:
         self._store = store
-        self._supervisor = supervisor
+        self._dispatcher = dispatcher
         self._home = home
         self._clock = clock
         self._schedule_of = schedule_of
@@ -67,9 +67,9 @@ class Serializers:
         )
 
     def _job(self, pipeline: PipelineRow, job: JobRow) -> JobStatus:
-        run = self._store.run(job.run) or self._store.run(job.following)
-        if run is not None and run.is_over and job.following is not None:
-            run = self._store.run(job.following) or run
+        run = self._store.run(job.run) or self._store.run(job.next_run)
+        if run is not None and run.is_over and job.next_run is not None:
+            run = self._store.run(job.next_run) or run
         since = pipeline.submitted if run is None else run.since
         done = None if job.kind == "application" else self._done(run)  # such a program tells nothing of its rows
         return JobStatus(
@@ -78,7 +78,7 @@ class Serializers:
             kind=job.kind,
             state=JobState.STOPPED if run is None else run.state,
             want=job.want,
-            known_at=self._supervisor.known_at((job.pipeline, job.name)) or since,
+            known_at=self._dispatcher.known_at((job.pipeline, job.name)) or since,
             since=since,
             detail=self._detail(job, run),
             run=None if run is None else run.id,

@@ -57,19 +57,19 @@ def clock() -> Clock:
 
 def contacts(clock: Clock, launcher: Launcher) -> Probes:
     """Return those of an attempt that this launcher has started."""
-    tools = Dependencies(
+    dependencies = Dependencies(
         store=None,  # type: ignore[arg-type]
         jobs=None,  # type: ignore[arg-type]
-        loaded=None,  # type: ignore[arg-type]
+        definitions=None,  # type: ignore[arg-type]
         home=None,  # type: ignore[arg-type]
         roots=None,  # type: ignore[arg-type]
         config_file=None,
         stop_seconds=60.0,
         lost_seconds=10.0,
         clock=clock,
-        chores_added=lambda: None,
+        cleanup_added=lambda: None,
     )
-    found = Probes(tools, ("p", "j"), lambda: None, lambda: None)
+    found = Probes(dependencies, ("p", "j"), lambda: None, lambda: None)
     found.keep(launcher, ATTEMPT)
     return found
 

@@ -634,7 +634,7 @@ def test_a_blocked_job_is_blocked_for_the_next_server_too(world: World, monkeypa
     monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.BLOCKED_SECONDS", 3600.0)
     asked = world.topics.asked
     second = world.server()
-    known = second._supervisor.known_at
+    known = second._dispatcher.known_at
     eventually(lambda: world.topics.asked > asked + 2 and known((NAME, "report")) is not None)
     assert (status(second).state, status(second).detail) == (JobState.BLOCKED, detail)
     assert states(second) == [JobState.SUBMITTED, JobState.RUNNING, JobState.BLOCKED]

@@ -211,21 +211,21 @@ class ScriptServer:
         self.jobs.watch = self._watch  # type: ignore[method-assign]
         self._heard: StateCallback | None = None
         self._told: JobRecords | None = None
-        self.tools = Dependencies(
+        self.dependencies = Dependencies(
             store=self.store,
             jobs=self.jobs,
-            loaded=DefinitionCache(self.store, plugins),
+            definitions=DefinitionCache(self.store, plugins),
             home=script.home,
             roots=AllowedPaths([script.folder]),
             config_file=None,
             stop_seconds=1000.0,
             lost_seconds=0.0,
             clock=script.clock,
-            chores_added=lambda: None,
+            cleanup_added=lambda: None,
         )
         self.plugins = plugins
-        self.changes = PipelineCommands(self.store, self.tools.loaded)
-        self.machine = JobReconciler(self.tools, *KEY, wake=lambda: None)
+        self.commands = PipelineCommands(self.store, self.dependencies.definitions)
+        self.reconciler = JobReconciler(self.dependencies, *KEY, wake=lambda: None)
 
     def _watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
         """Tell of changes between two steps: a thread would do it at another moment each time."""
@@ -268,29 +268,29 @@ class ScriptServer:
         pipeline = load_tree(tree, file=submission.file, folder=folder, plugins=self.plugins)
         self.pipeline = pipeline
         asked = Asked(pipeline=pipeline, home=self.script.home)
-        return self.changes.submit(submission, asked, self.script.now).runs.get("report", "")
+        return self.commands.submit(submission, asked, self.script.now).runs.get("report", "")
 
     def until_done(self, run: str) -> None:
         script, asked = self.script, False
-        self.machine.changed()
+        self.reconciler.changed()
         for _ in range(MOST_STEPS):
             self._tell()
-            wait = self.machine.step()
+            wait = self.reconciler.step()
             for runner in script.runners:
                 runner.act()
             script.now += 0.0 if wait == 0.0 else 1.0
             last = not script.roles and any(runner.works and not runner.ended for runner in script.runners)
             if last and not asked:
                 asked = True
-                self.changes.stop(NAME, "report", script.now)
-                self.machine.changed()
+                self.commands.stop(NAME, "report", script.now)
+                self.reconciler.changed()
             found = self.store.run(run)
             if wait is None and found is not None and found.is_over:
                 return
         raise AssertionError(f"it does not end: {self.store.run(run)}, {self.store.attempts(run)}")
 
     def close(self) -> None:
-        self.machine.close()
+        self.reconciler.close()
         self._handler.shutdown()
         self.store.close()
 

@@ -39,9 +39,9 @@ JOB = JobRow(
     position=0,
     kind="query",
     scheduled=False,
-    present=True,
+    in_definition=True,
     want=DesiredState.RUN,
-    renew=False,
+    reset_checkpoint=False,
     digest="d",
     reads=("a",),
     publishes=("b", "c"),
@@ -83,7 +83,7 @@ def store(path: Path) -> Iterator[Store]:
 def test_rows_come_back_as_they_were(store: Store, path: Path) -> None:
     store.begin_attempt(ATTEMPT)
     again = Store(path, lambda: 5.0)
-    assert again.job("p", "j") == replace(JOB, numbers=1)
+    assert again.job("p", "j") == replace(JOB, last_attempt=1)
     assert again.run("r") == replace(RUN, attempts=1)
     assert again.open_attempt("p", "j") == ATTEMPT
     assert again.definition("p", 1) == definition(1)
@@ -95,7 +95,7 @@ def test_a_job_has_one_open_attempt(store: Store) -> None:
     store.begin_attempt(ATTEMPT)
     with pytest.raises(StoreError, match="UNIQUE"):
         store.begin_attempt(replace(ATTEMPT, number=2))
-    assert store.job("p", "j") == replace(JOB, numbers=1)
+    assert store.job("p", "j") == replace(JOB, last_attempt=1)
     store.change_attempt("r", 1, open=False)
     store.begin_attempt(replace(ATTEMPT, number=2))
 
@@ -205,18 +205,18 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
         assert once_more.definition("p", 2) == replace(definition(2), submitted=1.0)
 
 
-def test_chores_are_kept_until_they_are_done(store: Store) -> None:
-    store.add_chore("p", "j", JOB.subscriptions[0])
-    store.add_chore("p", "j", None)
-    store.add_chore("p", "k", None)
-    store.add_chore("p", "j", JobSubscription(topic="z", name="p.j"))
-    store.add_chore("p", "k", JOB.subscriptions[0])
-    first, second, third, fourth, fifth = store.chores(0, 10)
+def test_cleanup_tasks_are_kept_until_they_are_done(store: Store) -> None:
+    store.add_cleanup_task("p", "j", JOB.subscriptions[0])
+    store.add_cleanup_task("p", "j", None)
+    store.add_cleanup_task("p", "k", None)
+    store.add_cleanup_task("p", "j", JobSubscription(topic="z", name="p.j"))
+    store.add_cleanup_task("p", "k", JOB.subscriptions[0])
+    first, second, third, fourth, fifth = store.cleanup_tasks(0, 10)
     assert (first.subscription, second.subscription) == (JOB.subscriptions[0], None)
-    store.remove_chores(fifth.id)
-    store.remove_chores_of(JOB)
-    assert store.chores(0, 10) == [third, fourth]  # a topic that it does not read any more
-    assert (store.has_chore(second), store.has_chore(third)) == (False, True)
+    store.remove_cleanup_tasks(fifth.id)
+    store.remove_cleanup_tasks_of(JOB)
+    assert store.cleanup_tasks(0, 10) == [third, fourth]  # a topic that it does not read any more
+    assert (store.has_cleanup_task(second), store.has_cleanup_task(third)) == (False, True)
 
 
 def test_a_file_of_a_newer_version_is_refused(store: Store, path: Path) -> None:

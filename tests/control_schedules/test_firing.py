@@ -306,7 +306,7 @@ def test_a_stream_that_takes_what_is_available(hourly: Hourly, world: World) -> 
     hourly.fire("14:30")
     worker, snapshot = hourly.work()
     assert (snapshot.lower, snapshot.upper) == (None, None)
-    trigger = hourly.server._loaded.get(NAME, 1).jobs["report"].trigger
+    trigger = hourly.server._definitions.get(NAME, 1).jobs["report"].trigger
     assert trigger is not None
     assert trigger.available_now
     worker.end("FINISHED", 0)

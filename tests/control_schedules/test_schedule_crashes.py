@@ -70,8 +70,8 @@ class HoursServer(ScriptServer):
         self.scheduler = Scheduler(
             SchedulerDependencies(
                 store=self.store,
-                changes=self.changes,
-                look=lambda keys: self.machine.changed(),
+                commands=self.commands,
+                look=lambda keys: self.reconciler.changed(),
                 ends=lambda topic: 0,
                 clock=script.clock,
             ),
@@ -81,12 +81,12 @@ class HoursServer(ScriptServer):
     def until_rest(self) -> None:
         """Let jobs and schedule make their steps until nothing is left to do."""
         script = self.script
-        self.machine.changed()
+        self.reconciler.changed()
         for _ in range(MOST_STEPS):
             self.scheduler.look(KEY)
-            self.machine.changed()
+            self.reconciler.changed()
             self._tell()
-            wait = self.machine.step()
+            wait = self.reconciler.step()
             for runner in script.runners:
                 runner.act()
             script.now += 0.0 if wait == 0.0 else 1.0

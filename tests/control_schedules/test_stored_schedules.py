@@ -72,7 +72,7 @@ class Life:
         with self.store.write():
             submission = Submission(file=self.folder / "p.yaml", folder=self.folder, tree=tree)
             asked = Asked(pipeline=pipeline, home=self.folder)
-            self.changes.submit(submission, asked, self.now.timestamp())
+            self.commands.submit(submission, asked, self.now.timestamp())
             self.scheduler.taken(pipeline, self.store.jobs())
         row = self.books.schedule(*KEY)
         assert row is not None
@@ -85,29 +85,29 @@ class Life:
         self.plugins = Plugins()
         store = self.store = Store(self.folder / "server.db", lambda: self.now.timestamp())
         self.books = IntervalStore(store)
-        loaded = DefinitionCache(store, self.plugins)
-        self.changes = PipelineCommands(store, loaded)
-        tools = SchedulerDependencies(
+        definitions = DefinitionCache(store, self.plugins)
+        self.commands = PipelineCommands(store, definitions)
+        dependencies = SchedulerDependencies(
             store=store,
-            changes=self.changes,
+            commands=self.commands,
             look=lambda keys: None,
             ends=lambda topic: 0,
             clock=lambda: self.now.timestamp(),
         )
-        self.scheduler = Scheduler(tools, self.plugins)
+        self.scheduler = Scheduler(dependencies, self.plugins)
         unused: Any = None
         self.book = JobTransitions(
             Dependencies(
                 store=store,
                 jobs=unused,
-                loaded=loaded,
+                definitions=definitions,
                 home=self.folder,
                 roots=unused,
                 config_file=None,
                 stop_seconds=1.0,
                 lost_seconds=1.0,
                 clock=lambda: self.now.timestamp(),
-                chores_added=lambda: None,
+                cleanup_added=lambda: None,
             ),
             KEY,
             lambda: None,
@@ -141,9 +141,9 @@ class Life:
         assert self.store is not None
         job = self.store.job(*KEY)
         assert job is not None
-        if job.following is not None:
+        if job.next_run is not None:
             with self.store.write():
-                changed = {"run": job.following, "following": None}
+                changed = {"run": job.next_run, "next_run": None}
                 self.store.put_job(type(job)(**{**job.__dict__, **changed}))
             job = self.store.job(*KEY)
             assert job is not None

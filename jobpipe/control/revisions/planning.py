@@ -133,17 +133,17 @@ def rows_of(pipeline: Pipeline, before: Mapping[str, JobRow], want: DesiredState
             kind=node.kind,
             scheduled=node.schedule is not None,
             on_demand=node.schedule is None and needs_bounds(job) is not None,
-            present=True,
+            in_definition=True,
             want=want,
-            renew=False,
+            reset_checkpoint=False,
             digest=digest_of(pipeline, job),
             reads=node.reads,
             publishes=node.publishes,
             subscriptions=tuple(JobSubscription(topic=topic, name=name) for topic, name in subscriptions[node.name]),
         )
         if old is not None:
-            row = replace(row, want=old.want if old.present else want, renew=old.renew)
-            row = replace(row, numbers=old.numbers, run=old.run, following=old.following)
+            row = replace(row, want=old.want if old.in_definition else want, reset_checkpoint=old.reset_checkpoint)
+            row = replace(row, last_attempt=old.last_attempt, run=old.run, next_run=old.next_run)
         rows.append(row)
     return rows
 
@@ -159,7 +159,7 @@ def decide(rows: Sequence[JobRow], known: Known, asked: Asked) -> list[Decision]
 
 def removed(known: Known, asked: Asked) -> list[JobRow]:
     """Return the jobs that the file does not have any more."""
-    return [job for job in known.jobs.values() if job.present and job.name not in asked.pipeline.jobs]
+    return [job for job in known.jobs.values() if job.in_definition and job.name not in asked.pipeline.jobs]
 
 
 def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
@@ -206,7 +206,7 @@ def taken_settings(known: Known, asked: Asked) -> tuple[str, ...]:
 
 def revision_changes(decisions: Sequence[Decision], known: Known, asked: Asked) -> RevisionChanges:
     """Return what a new version changes, for the history."""
-    present = {name: job for name, job in known.jobs.items() if job.present}
+    present = {name: job for name, job in known.jobs.items() if job.in_definition}
     rows = [each.row for each in decisions]
     return RevisionChanges(
         added=tuple(row.name for row in rows if row.name not in present),
@@ -230,37 +230,37 @@ def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Deci
     name = row.name
     alike = old is not None and old.digest == row.digest
     job = asked.pipeline.jobs[name]
-    renew, pending = name in asked.new_checkpoint, row.renew
+    renew, pending = name in asked.new_checkpoint, row.reset_checkpoint
     # One that is pending stays so, until the job is what ran before, or has no checkpoint that can be moved.
     as_before = not alike and known.ran_as.get(name) == row.digest
-    row = replace(row, renew=renew or (pending and not as_before and _is_clearable(job, asked)))
+    row = replace(row, reset_checkpoint=renew or (pending and not as_before and _is_clearable(job, asked)))
     changes = tuple(_changes(row, job, old, known, asked))
     conflict = _schedule_conflict(row, known, asked)
     if conflict is not None:
         plan = JobPlan(job=name, action=Action.REFUSED, reasons=(conflict, *changes))
         return Decision(row=row, plan=plan, refused=conflict)
-    if name in asked.unfit and not row.renew:
+    if name in asked.unfit and not row.reset_checkpoint:
         reasons, again = (asked.unfit[name], *changes), tuple(_rows_again(job, asked))
         plan = JobPlan(job=name, action=Action.NEEDS_NEW_CHECKPOINT, reasons=reasons, rows_again=again)
         return Decision(row=row, plan=plan, refused=asked.unfit[name])
     begins = row.want is DesiredState.RUN and row.begins_by_itself
-    if old is not None and old.present and alike and not renew:
+    if old is not None and old.in_definition and alike and not renew:
         return Decision(row=row, plan=_unchanged(row, job, known, asked, begins=begins))
     ends_others = old is not None and (old.scheduled, old.on_demand) != (row.scheduled, row.on_demand)
     is_active = name in known.active
     reads_again = _reads_again(row, asked)
-    renewed = row.renew and (old is not None or name in asked.begun)
+    renewed = row.reset_checkpoint and (old is not None or name in asked.begun)
     dropped = _dropped(row, old)
     notes = [*reads_again, *(f"its subscription of topic {topic} is dropped" for topic in dropped)]
     if pending and not renew:
-        what = "is still to be made" if row.renew else "is not made"
+        what = "is still to be made" if row.reset_checkpoint else "is not made"
         notes.append(f"the new checkpoint that an earlier submission asked for {what}")
     plan = JobPlan(
         job=name,
         action=_action(row, begins=begins, is_active=is_active),
         reasons=(*changes, *notes, *_notes(row, job, known, asked, begins=begins)),
         rows_again=tuple(_rows_again(job, asked)) if renewed or (reads_again and _reads_all(row, asked)) else (),
-        from_checkpoint=name in asked.begun and not row.renew,
+        from_checkpoint=name in asked.begun and not row.reset_checkpoint,
         ends_run=is_active and (begins or ends_others),
         drops_subscriptions=bool(dropped),
     )
@@ -273,11 +273,11 @@ def _unchanged(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: boo
     if row.name in known.lost:
         how = f"if you know that it has ended, `jobpipe pipeline restart {where} --force` starts it"
         reasons.append(f"it is LOST: it may still be running; {how}")
-    elif begins and row.name not in known.active and row.following is None:
+    elif begins and row.name not in known.active and row.next_run is None:
         reasons.append(f"its last run has ended: `jobpipe pipeline resume {where}` starts it")
-    if row.renew:
+    if row.reset_checkpoint:
         reasons.append("its next run begins without its checkpoint, as an earlier submission asked for")
-    again = _rows_again(job, asked) if row.renew else ()
+    again = _rows_again(job, asked) if row.reset_checkpoint else ()
     return JobPlan(job=row.name, action=Action.UNCHANGED, reasons=tuple(reasons), rows_again=tuple(again))
 
 
@@ -296,7 +296,7 @@ def _reads_again(row: JobRow, asked: Asked) -> tuple[str, ...]:
     had, has = asked.former[row.name] is not None, has_checkpoint(asked.pipeline.jobs[row.name])
     if had and not has:
         return ("it keeps no checkpoint any more: what it has read so far does not count",)
-    if has and not had and row.name in asked.begun and not row.renew:
+    if has and not had and row.name in asked.begun and not row.reset_checkpoint:
         return ("it goes on from a checkpoint that it left earlier: what it has read since does not count",)
     if has and not had:
         return ("it has kept no checkpoint, and begins one: what it has read so far does not count",)
@@ -316,7 +316,7 @@ def _dropped(row: JobRow, old: JobRow | None) -> list[str]:
 
 
 def _action(row: JobRow, *, begins: bool, is_active: bool) -> Action:
-    if row.renew:
+    if row.reset_checkpoint:
         return Action.NEW_CHECKPOINT
     if not begins:
         return Action.STORED
@@ -332,7 +332,7 @@ def _schedule_conflict(row: JobRow, known: Known, asked: Asked) -> str | None:
 
 def _changes(row: JobRow, job: Job, old: JobRow | None, known: Known, asked: Asked) -> Iterator[str]:
     """Yield why a job is another one: the keys that changed."""
-    if old is None or not old.present:
+    if old is None or not old.in_definition:
         yield "new in the file"
         if job.name in asked.begun:
             yield "a job of this name has left a checkpoint in the storage"

@@ -41,7 +41,7 @@ def _problem(pipeline: Pipeline, other: str, place: str, own: Collection[str], o
 
 
 def _of_checkpoints(store: Store, pipeline: str) -> set[str]:
-    return {job.name for job in store.jobs(pipeline) if job.present and job.kind != "flow"}
+    return {job.name for job in store.jobs(pipeline) if job.in_definition and job.kind != "flow"}
 
 
 def _places_of(store: Store, home: Path, row: PipelineRow) -> Iterator[str]:

@@ -42,7 +42,7 @@ class ScheduleViews:
         """Return how one stands."""
         key = (row.pipeline, row.job)
         job, counts = self._store.job(*key), self._books.counts(*key)
-        active = job is not None and job.present and job.want is DesiredState.RUN and not row.paused
+        active = job is not None and job.in_definition and job.want is DesiredState.RUN and not row.paused
         due = self._next_due(row) if active else None
         last = self._books.last(*key, *_ENDED)
         return ScheduleView(

@@ -58,7 +58,7 @@ class SchedulerDependencies:
     """
 
     store: Store
-    changes: PipelineCommands
+    commands: PipelineCommands
     look: Callable[[Iterable[Key]], None]
     ends: TopicEnds
     clock: Callable[[], float]
@@ -89,9 +89,9 @@ class Scheduler:
         plugins: where the engines that fire them are found.
     """
 
-    def __init__(self, tools: SchedulerDependencies, plugins: Plugins) -> None:
-        self._tools = tools
-        self._books = IntervalStore(tools.store)
+    def __init__(self, dependencies: SchedulerDependencies, plugins: Plugins) -> None:
+        self._dependencies = dependencies
+        self._books = IntervalStore(dependencies.store)
         self._engines = EnginePool(self._fire, plugins)
         self._registering = threading.Lock()
         self._changed = threading.Condition()
@@ -131,7 +131,7 @@ class Scheduler:
             ConfigError: a schedule has no moments here.
             ControlConflict: it went by times and is to go by offsets, or the other way.
         """
-        now = datetime.fromtimestamp(self._tools.clock(), UTC)
+        now = datetime.fromtimestamp(self._dependencies.clock(), UTC)
         for job in jobs:
             spec = pipeline.jobs[job.name].spec.schedule
             if spec is None:
@@ -156,12 +156,12 @@ class Scheduler:
 
     def _register(self, key: Key) -> None:
         """Let the engine know what the store has: of two changes at once the later one comes last."""
-        store = self._tools.store
+        store = self._dependencies.store
         with self._registering:
             with store.write():  # all of one moment
                 row, pipeline, job = self._books.schedule(*key), store.pipeline(key[0]), store.job(*key)
                 file = None if pipeline is None else store.definition(pipeline.name, pipeline.version)
-            if row is None or file is None or job is None or not job.present:
+            if row is None or file is None or job is None or not job.in_definition:
                 self._engines.drop(_id(key))
                 return
             self._engines.put(Schedule(_id(key), row.spec), file.folder)
@@ -214,23 +214,23 @@ class Scheduler:
         try:
             while isinstance(done := self._decided(key, asked), _Asks):
                 accepted = done.accepted
-                asked = _Ends(accepted, done.topic, self._tools.ends(done.topic))
+                asked = _Ends(accepted, done.topic, self._dependencies.ends(done.topic))
         except JobpipeError as error:
             self._note_problem(key, error.message, accepted)
             raise
         if done:
-            self._tools.look([key])
-            self._tools.held()
+            self._dependencies.look([key])
+            self._dependencies.held()
 
     def _decided(self, key: Key, asked: _Ends | None) -> bool | _Asks:
         """Store a decision; return whether there was one, or what the bus has to be asked before."""
-        store, books = self._tools.store, self._books
+        store, books = self._dependencies.store, self._books
         with store.write():
             job, row = store.job(*key), books.schedule(*key)
             # A job has one lease, so its runs follow each other: while one is under way nothing is accepted or begun.
             if job is None or row is None or not self._is_on(job, row) or self._is_busy(job):
                 return False
-            rule, known, stamp = Rule.of(row.spec), books.books(row), self._tools.clock()
+            rule, known, stamp = Rule.of(row.spec), books.books(row), self._dependencies.clock()
             now = datetime.fromtimestamp(stamp, UTC)
             # What RUNNING stands for has ended, though nothing said so: it hinders only what depends on it.
             decision = decide(rule, known if rule.self_depend else replace(known, running=()), now)
@@ -269,15 +269,15 @@ class Scheduler:
         if row is None:
             raise RuntimeError(f"interval {interval} of job {job.pipeline}.{job.name} is not in the books")
         lower, upper = row.bounds if rule.bounded else (None, None)
-        run = self._tools.changes.begin_run(job, now, lower, upper, row.run)
+        run = self._dependencies.commands.begin_run(job, now, lower, upper, row.run)
         self._books.change(row, IntervalState.RUNNING, now, run)
 
     def _is_on(self, job: JobRow, row: ScheduleRow) -> bool:
-        return job.present and job.want is DesiredState.RUN and not row.paused
+        return job.in_definition and job.want is DesiredState.RUN and not row.paused
 
     def _is_busy(self, job: JobRow) -> bool:
-        run = self._tools.store.run(job.run)
-        return job.following is not None or (run is not None and not run.is_over)
+        run = self._dependencies.store.run(job.run)
+        return job.next_run is not None or (run is not None and not run.is_over)
 
     # -- a person's hands ----------------------------------------------------------------------------------------------
 
@@ -287,11 +287,11 @@ class Scheduler:
         Raises:
             PipelineNotFound, ConfigError: there is no such job, or it has no schedule.
         """
-        with self._tools.store.write():
+        with self._dependencies.store.write():
             row = self.require(pipeline, job)
             if row.paused is not paused:
                 self._books.put_schedule(replace(row, paused=paused))
-                self._tools.store.add_event(pipeline, job, "paused" if paused else "unpaused")
+                self._dependencies.store.add_event(pipeline, job, "paused" if paused else "unpaused")
         self.wake((pipeline, job))
 
     def skip(self, run: str) -> IntervalRow:
@@ -308,10 +308,10 @@ class Scheduler:
         return self._moved(run, lambda row: repeated(row.interval, row.state, force=force), "retry")
 
     def _moved(self, run: str, to: Callable[[IntervalRow], IntervalState], what: str) -> IntervalRow:
-        with self._tools.store.write():
+        with self._dependencies.store.write():
             row = self._books.of_run(run)  # which outlives the run's own row
             if row is None:
-                found = self._tools.changes.run(run)
+                found = self._dependencies.commands.run(run)
                 raise RunNotFound(
                     f"run {run} is not the newest one of an interval of job {found.pipeline}.{found.job}; `jobpipe "
                     f"schedule intervals {found.pipeline}/{found.job}` lists these with their runs",
@@ -319,10 +319,10 @@ class Scheduler:
                 )
             state, key = to(row), (row.pipeline, row.job)
             again = None if row.state is IntervalState.SUCCEEDED else run  # else its sinks would take it for the same
-            self._books.change(row, state, self._tools.clock(), again)
-            self._tools.store.add_event(*key, what, detail=str(row.interval), fields={"run": run})
+            self._books.change(row, state, self._dependencies.clock(), again)
+            self._dependencies.store.add_event(*key, what, detail=str(row.interval), fields={"run": run})
         self.wake(key)
-        self._tools.held()
+        self._dependencies.held()
         return replace(row, state=state)
 
     def backfill(self, pipeline: str, job: str, asked: Interval, *, force: bool) -> Backfill:
@@ -333,7 +333,7 @@ class Scheduler:
             ControlConflict, ConfigError: see :func:`jobpipe.jobs.schedules.schedule_decisions.backfill`.
         """
         key = (pipeline, job)
-        with self._tools.store.write():
+        with self._dependencies.store.write():
             row = self.require(pipeline, job)
             rule = Rule.of(row.spec)
             if asked.lower < row.known_from and not force:
@@ -347,7 +347,7 @@ class Scheduler:
             by_interval = {each.interval: each for each in overlapping}
             booked = {each.interval: each.state for each in overlapping if each.state is not IntervalState.LEFT_OUT}
             done = backfill(rule, row.accepted, booked, asked, force=force)
-            now = self._tools.clock()
+            now = self._dependencies.clock()
             for each in overlapping:
                 if each.state is IntervalState.LEFT_OUT:
                     self._books.take_back(each, _within(done.accept, each.interval))
@@ -362,9 +362,9 @@ class Scheduler:
                 run = None if was.state is IntervalState.SUCCEEDED else was.run
                 self._books.change(was, IntervalState.WAITING, now, run)
             if done.accept or done.repeat:
-                self._tools.store.add_event(pipeline, job, "backfill", detail=str(asked))
+                self._dependencies.store.add_event(pipeline, job, "backfill", detail=str(asked))
         self.wake(key)
-        self._tools.held()
+        self._dependencies.held()
         return done
 
     def skip_range(self, pipeline: str, job: str, asked: Interval) -> SkippedView:
@@ -374,18 +374,18 @@ class Scheduler:
             PipelineNotFound: there is no such job.
             ConfigError: it has no schedule.
         """
-        with self._tools.store.write():
+        with self._dependencies.store.write():
             known = self.require(pipeline, job)
             found = self._books.overlapping(pipeline, job, asked, MOST_INTERVALS)
             within = [row for row in found if asked.lower <= row.interval.lower and row.interval.upper <= asked.upper]
             skipped_ = [row for row in within if row.state in (IntervalState.WAITING, IntervalState.FAILED)]
-            now = self._tools.clock()
+            now = self._dependencies.clock()
             for row in skipped_:
                 self._books.change(row, skipped(row.interval, row.state), now, row.run)
             if skipped_:
-                self._tools.store.add_event(pipeline, job, "skip", detail=str(asked))
+                self._dependencies.store.add_event(pipeline, job, "skip", detail=str(asked))
         self.wake((pipeline, job))
-        self._tools.held()
+        self._dependencies.held()
         states = Counter(row.state for row in within)
         lower = max(known.accepted, asked.lower)
         ahead = sum(1 for _ in islice(Rule.of(known.spec).intervals(lower, max(lower, asked.upper)), MOST_AHEAD))
@@ -405,7 +405,7 @@ class Scheduler:
             PipelineNotFound: there is no such job.
             ConfigError: it has no schedule.
         """
-        self._tools.changes.jobs(pipeline, job)
+        self._dependencies.commands.jobs(pipeline, job)
         row = self._books.schedule(pipeline, job)
         if row is None:
             raise _without(pipeline, job)
@@ -417,7 +417,7 @@ class Scheduler:
         lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
         failed = [] if not rule.bounded else books.failed  # a later run of a stream has read what is there
         opened = [each.lower for each in (*books.waiting, *books.running, *failed)]
-        if rule.following(lower) is not None and lower.timestamp() <= self._tools.clock():
+        if rule.following(lower) is not None and lower.timestamp() <= self._dependencies.clock():
             opened.append(lower)
         return min(opened, default=None)
 
@@ -431,13 +431,13 @@ class Scheduler:
     def _note_problem(self, key: Key, problem: str, accepted: datetime | None) -> None:
         """Note why nothing can be decided, unless something was, meanwhile, after the schedule had come to a moment."""
         try:
-            with self._tools.store.write():
+            with self._dependencies.store.write():
                 row = self._books.schedule(*key)
                 if row is None or accepted not in (None, row.accepted):
                     return
                 if row.problem != problem[:1000]:
                     self._books.put_schedule(replace(row, problem=problem))
-                    self._tools.store.add_event(*key, "schedule", detail=problem)
+                    self._dependencies.store.add_event(*key, "schedule", detail=problem)
         except JobpipeError as error:
             log.warning("schedule of job %s.%s: %s", *key, error)
 

@@ -69,12 +69,12 @@ class JobRow:
     Attributes:
         position: in the file.
         on_demand: it runs over ranges that others ask for, and has no schedule.
-        present: False: the newest file does not have it any more; it is stopped, then forgotten.
-        renew: its next run begins without a checkpoint.
+        in_definition: False: the newest file does not have it any more; it is stopped, then forgotten.
+        reset_checkpoint: its next run begins without a checkpoint.
         digest: of all that its definition says.
-        numbers: the highest number of an attempt that was used.
+        last_attempt: the highest number of an attempt that was used.
         run: the newest one that has begun; None before the first.
-        following: a run that begins when that one has ended.
+        next_run: a run that begins when that one has ended.
     """
 
     pipeline: str
@@ -83,16 +83,16 @@ class JobRow:
     kind: str
     scheduled: bool
     on_demand: bool = False
-    present: bool
+    in_definition: bool
     want: DesiredState
-    renew: bool
+    reset_checkpoint: bool
     digest: str
     reads: tuple[str, ...]
     publishes: tuple[str, ...]
     subscriptions: tuple[JobSubscription, ...]
-    numbers: int = 0
+    last_attempt: int = 0
     run: str | None = None
-    following: str | None = None
+    next_run: str | None = None
 
     @property
     def begins_by_itself(self) -> bool:

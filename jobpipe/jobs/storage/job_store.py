@@ -1,4 +1,4 @@
-"""What the server remembers: pipelines, jobs, runs, attempts, events, chores. Every change is durable when it returns.
+"""What the server remembers: pipelines, jobs, runs, attempts, events, cleanup tasks. Changes are durable.
 
 The order of an attempt's changes is what makes a crash harmless: :meth:`Store.begin_attempt` before the order in the
 registry, that before the launcher is asked, its id as soon as it has said it, and an end before the end record is
@@ -313,9 +313,9 @@ class Store:
         rows = self._database.all(f"SELECT * FROM events WHERE what IN ({marks}) ORDER BY id", *what)  # noqa: S608
         return [_event(row) for row in rows]
 
-    # -- chores --------------------------------------------------------------------------------------------------------
+    # -- cleanup tasks -------------------------------------------------------------------------------------------------
 
-    def add_chore(self, pipeline: str, job: str, subscription: JobSubscription | None) -> None:
+    def add_cleanup_task(self, pipeline: str, job: str, subscription: JobSubscription | None) -> None:
         """Keep it until it is done."""
         topic, name = (None, None) if subscription is None else (subscription.topic, subscription.name)
         with self.write():
@@ -327,7 +327,7 @@ class Store:
                 name,
             )
 
-    def chores(self, after: int, limit: int) -> list[CleanupTask]:
+    def cleanup_tasks(self, after: int, limit: int) -> list[CleanupTask]:
         """Return those with a larger id, the oldest first."""
         rows = self._database.all("SELECT * FROM chores WHERE id > ? ORDER BY id LIMIT ?", after, limit)
         return [
@@ -342,17 +342,17 @@ class Store:
             for row in rows
         ]
 
-    def has_chore(self, chore: CleanupTask) -> bool:
+    def has_cleanup_task(self, task: CleanupTask) -> bool:
         """Whether it is still to be done."""
-        return self._database.one("SELECT 1 FROM chores WHERE id = ?", chore.id) is not None
+        return self._database.one("SELECT 1 FROM chores WHERE id = ?", task.id) is not None
 
-    def remove_chores(self, *chores: int) -> None:
+    def remove_cleanup_tasks(self, *cleanup_tasks: int) -> None:
         """Forget them: they are done."""
         with self.write():
-            for chore in chores:
-                self._database.execute("DELETE FROM chores WHERE id = ?", chore)
+            for task in cleanup_tasks:
+                self._database.execute("DELETE FROM chores WHERE id = ?", task)
 
-    def remove_chores_of(self, job: JobRow) -> None:
+    def remove_cleanup_tasks_of(self, job: JobRow) -> None:
         """Forget those of a job that is there again: its order is needed, and so are the subscriptions that it has."""
         key = (job.pipeline, job.name)
         with self.write():
@@ -385,9 +385,15 @@ def _stored(value: Any) -> Any:
 
 
 def _values(row: JobRow | RunRow | AttemptRow) -> dict[str, Any]:
-    return {each.name: _stored(getattr(row, each.name)) for each in fields(row)}
+    return {_column(each.name): _stored(getattr(row, each.name)) for each in fields(row)}
 
 
+_COLUMNS = {  # of fields that have another name than their column
+    "in_definition": "present",
+    "reset_checkpoint": "renew",
+    "last_attempt": "numbers",
+    "next_run": "following",
+}
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "state": JobState,
     "want": DesiredState,
@@ -395,12 +401,16 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "publishes": lambda text: tuple(json.loads(text)),
     "subscriptions": lambda text: tuple(JobSubscription(**each) for each in json.loads(text)),
     "holder": lambda text: None if text is None else LeaseHolder(**json.loads(text)),
-    **dict.fromkeys(("scheduled", "on_demand", "present", "renew", "stop", "forced", "open"), bool),
+    **dict.fromkeys(("scheduled", "on_demand", "in_definition", "reset_checkpoint", "stop", "forced", "open"), bool),
 }
 
 
 def _read(kind: type[_ROW], row: sqlite3.Row) -> _ROW:
-    return kind(**{each.name: _READERS.get(each.name, _same)(row[each.name]) for each in fields(kind)})
+    return kind(**{each.name: _READERS.get(each.name, _same)(row[_column(each.name)]) for each in fields(kind)})
+
+
+def _column(field: str) -> str:
+    return _COLUMNS.get(field, field)
 
 
 def _event(row: sqlite3.Row) -> Event:

@@ -22,18 +22,18 @@ class Dependencies:
         stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
         lost_seconds: for which a launcher may not know of an attempt before that makes it LOST.
         clock: seconds since 1970.
-        chores_added: called when the store has more of them.
+        cleanup_added: called when the store has more cleanup tasks.
         run_ended: called after a run of a job, given by its pipeline and name, has ended for good.
     """
 
     store: Store
     jobs: CircuitBreaker
-    loaded: DefinitionCache
+    definitions: DefinitionCache
     home: Path
     roots: AllowedPaths
     config_file: Path | None
     stop_seconds: float
     lost_seconds: float
     clock: Callable[[], float]
-    chores_added: Callable[[], None]
+    cleanup_added: Callable[[], None]
     run_ended: Callable[[tuple[str, str]], None] = lambda _: None

@@ -32,7 +32,7 @@ CLOSE_SECONDS = 15.0
 class _Slot:
     """A job, and when its next step is due."""
 
-    machine: JobReconciler
+    reconciler: JobReconciler
     due: float | None = None  # by the monotonic clock; None: not before it is woken
     busy: bool = False
     again: bool = False  # it was woken while it was busy
@@ -72,8 +72,8 @@ class _Pool:
 class Dispatcher:
     """All jobs; :meth:`start` begins, :meth:`close` ends. Attempts go on in any case."""
 
-    def __init__(self, tools: Dependencies) -> None:
-        self._tools = tools
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
         self._changed = threading.Condition()  # and the lock of what follows
         self._slots: dict[Key, _Slot] = {}
         self._due: list[tuple[float, Key]] = []  # a heap; entries that are outdated are skipped
@@ -83,7 +83,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin with all jobs of the store."""
-        self.look((job.pipeline, job.name) for job in self._tools.store.jobs())
+        self.look((job.pipeline, job.name) for job in self._dependencies.store.jobs())
         self._thread.start()
 
     def look(self, keys: Iterable[Key]) -> None:
@@ -92,22 +92,22 @@ class Dispatcher:
             for key in keys:
                 slot = self._slots.get(key)
                 if slot is None:
-                    machine = JobReconciler(self._tools, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
-                    slot = self._slots[key] = _Slot(machine)
-                slot.machine.changed()
+                    reconciler = JobReconciler(self._dependencies, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
+                    slot = self._slots[key] = _Slot(reconciler)
+                slot.reconciler.changed()
                 self._wake(key)
 
     def known_at(self, key: Key) -> float | None:
         """Return when it was last confirmed how a job stands; None: not since this server began."""
         with self._changed:
             slot = self._slots.get(key)
-        return None if slot is None else slot.machine.known_at
+        return None if slot is None else slot.reconciler.known_at
 
     def block(self, key: Key, why: str | None) -> None:
         """Note that a topic that a job publishes has no room, or has room again."""
         with self._changed:
             slot = self._slots.get(key)
-            if slot is not None and slot.machine.block(why):
+            if slot is not None and slot.reconciler.block(why):
                 self._wake(key)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Dispatcher:
         for pool in pools:
             pool.close(until)
         for slot in slots:
-            slot.machine.close()
+            slot.reconciler.close()
 
     def _wake(self, key: Key) -> None:
         with self._changed:
@@ -151,7 +151,7 @@ class Dispatcher:
                         continue
                     slot.busy, slot.due = True, None
                     try:
-                        self._pool(slot.machine.launcher_type).give(key)
+                        self._pool(slot.reconciler.launcher_type).give(key)
                     except Exception:  # no thread can be started now
                         log.exception("job %s.%s is looked at later", *key)
                         slot.busy = False
@@ -172,7 +172,7 @@ class Dispatcher:
                 return
         wait: float | None = FAILED_SECONDS
         try:
-            wait = slot.machine.step()
+            wait = slot.reconciler.step()
         except JobpipeError as error:
             log.warning("job %s.%s: %s", *key, error)
         except Exception:
@@ -190,6 +190,6 @@ class Dispatcher:
 
     def _is_gone(self, key: Key) -> bool:
         try:
-            return self._tools.store.job(*key) is None
+            return self._dependencies.store.job(*key) is None
         except JobpipeError:
             return False

@@ -52,7 +52,7 @@ def make_launcher(pipeline: Pipeline, run: str) -> Launcher:
 
 
 def start_attempt(
-    tools: Dependencies, job: JobRow, run: RunRow, version: int, launcher: Launcher, wanted: Callable[[], bool]
+    dependencies: Dependencies, job: JobRow, run: RunRow, version: int, launcher: Launcher, wanted: Callable[[], bool]
 ) -> tuple[LaunchResult, str]:
     """Order and start the next attempt of a run; return what came of it, and why not, for people.
 
@@ -63,19 +63,19 @@ def start_attempt(
         Unavailable: the registry does not answer.
         PipelineError, ConfigError: the pipeline is not right here any more.
     """
-    pipeline = tools.loaded.get(job.pipeline, version)
+    pipeline = dependencies.definitions.get(job.pipeline, version)
     key = (job.pipeline, job.name)
-    found = tools.jobs.state(*key)
+    found = dependencies.jobs.state(*key)
     if found.lease is not None:
         if not _has_died(found.lease):
             who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
             return LaunchResult.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
-        tools.jobs.evict_lease(*key, found.lease.instance)
+        dependencies.jobs.evict_lease(*key, found.lease.instance)
         return LaunchResult.AGAIN, ""
     # Attempts from before a retry do not count: other runs of the job may have come in between.
     if run.attempts > run.before and found.order is not None and found.order.run != run.id:
         return LaunchResult.REPLACED, ""
-    number = max(job.numbers, 0 if found.order is None else found.order.attempt) + 1
+    number = max(job.last_attempt, 0 if found.order is None else found.order.attempt) + 1
     here = Place.here()
     attempt = AttemptRow(
         run=run.id,
@@ -84,27 +84,27 @@ def start_attempt(
         number=number,
         version=version,
         state=JobState.SUBMITTED,
-        began=tools.clock(),
+        began=dependencies.clock(),
         holder=None
         if launcher.cluster
         else LeaseHolder(host=here.host, boot=here.boot, pid_namespace=here.pid_namespace),
     )
-    with tools.store.write():
+    with dependencies.store.write():
         if not wanted():
             return LaunchResult.AGAIN, ""
-        tools.store.begin_attempt(attempt)
-        tools.store.change_run(run.id, state=JobState.SUBMITTED, since=tools.clock(), detail="")
+        dependencies.store.begin_attempt(attempt)
+        dependencies.store.change_run(run.id, state=JobState.SUBMITTED, since=dependencies.clock(), detail="")
     try:
-        tools.jobs.set_order(*key, Order(run.id, number, "run"), found.version)
+        dependencies.jobs.set_order(*key, Order(run.id, number, "run"), found.version)
     except OrderChanged:
-        tools.store.forget_attempt(run.id, number)
+        dependencies.store.forget_attempt(run.id, number)
         return LaunchResult.AGAIN, ""
     except Unavailable:
         return LaunchResult.YES, ""  # perhaps it was ordered: that is seen when the registry answers again
-    _launch(tools, pipeline, attempt, run, launcher)
+    _launch(dependencies, pipeline, attempt, run, launcher)
     if found.end is not None:
         try:
-            tools.jobs.remove_end(*key, found.end)
+            dependencies.jobs.remove_end(*key, found.end)
         except RegistryError as error:  # it is of an attempt before, and counts for nothing
             log.info("job %s.%s: an old end record is still there: %s", *key, error)
     return LaunchResult.YES, ""
@@ -114,8 +114,10 @@ def _has_died(lease: Lease) -> bool:
     return lives(lease.pid, lease.started, lease.ticks, lease.place) is False
 
 
-def _launch(tools: Dependencies, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher) -> None:
-    places = PipelinePaths.of(tools.home, attempt.pipeline)
+def _launch(
+    dependencies: Dependencies, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher
+) -> None:
+    places = PipelinePaths.of(dependencies.home, attempt.pipeline)
     snapshot, report = (make(attempt.job, attempt.number) for make in (places.snapshot, places.report))
     try:
         report.unlink(missing_ok=True)  # of another registry, whose numbers began at 1, too
@@ -130,8 +132,8 @@ def _launch(tools: Dependencies, pipeline: Pipeline, attempt: AttemptRow, run: R
                 "upper": _bound(run.upper),
                 "attempt": attempt.number,
                 "storage": places.storage(pipeline, attempt.job),
-                "config": None if launcher.cluster else tools.config_file,
-                "stop_seconds": tools.stop_seconds,
+                "config": None if launcher.cluster else dependencies.config_file,
+                "stop_seconds": dependencies.stop_seconds,
                 "report": None if launcher.cluster else report,
             }
         ).write(snapshot)
@@ -154,9 +156,9 @@ def _launch(tools: Dependencies, pipeline: Pipeline, attempt: AttemptRow, run: R
         detail = f"it cannot be started: {error}"
         log.warning("job %s.%s, attempt %d: %s", attempt.pipeline, attempt.job, attempt.number, detail)
         name = UNAVAILABLE if isinstance(error, LauncherUnavailable) else type(error).__name__
-        tools.store.change_attempt(attempt.run, attempt.number, error=name[:128], detail=detail[:1000])
+        dependencies.store.change_attempt(attempt.run, attempt.number, error=name[:128], detail=detail[:1000])
         return
-    tools.store.change_attempt(attempt.run, attempt.number, launched=launched)
+    dependencies.store.change_attempt(attempt.run, attempt.number, launched=launched)
 
 
 def _bound(text: str | None) -> str | int | None:

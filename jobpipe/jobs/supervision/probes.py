@@ -29,10 +29,10 @@ class Probes:
     """
 
     def __init__(
-        self, tools: Dependencies, key: tuple[str, str], wake: Callable[[], None], confirmed: Callable[[], None]
+        self, dependencies: Dependencies, key: tuple[str, str], wake: Callable[[], None], confirmed: Callable[[], None]
     ) -> None:
         self.launcher_type = ""
-        self._tools = tools
+        self._dependencies = dependencies
         self._key = key
         self._wake = wake
         self._confirmed = confirmed
@@ -42,7 +42,7 @@ class Probes:
         self._answered: LaunchStatus | None = None  # the launcher, other than UNKNOWN
         self._asked: tuple[float, LaunchStatus] | None = None  # it, when, and what was made of its answer
         self._unknown: tuple[float, int] | None = None  # since when it cannot say, and how often it was asked
-        self._told_to_stop = False
+        self._was_asked_to_stop = False
 
     # -- the launcher --------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class Probes:
     def forget(self) -> None:
         """Let go of the launcher: nothing of its attempt is left."""
         self._launcher = self._answered = self._asked = self._unknown = None
-        self._told_to_stop = False
+        self._was_asked_to_stop = False
 
     def status(self, attempt: AttemptRow) -> LaunchStatus | None:
         """Return what the launcher says, or said within its ``poll_seconds``; None if nothing says that it was started.
@@ -70,7 +70,7 @@ class Probes:
             if status.state is not LaunchState.UNKNOWN:
                 self._confirmed()
             return status
-        began, poll = self._tools.clock(), 0.0
+        began, poll = self._dependencies.clock(), 0.0
         try:
             launcher = self._launcher_of(attempt)
             poll = launcher.poll_seconds
@@ -80,7 +80,7 @@ class Probes:
         except Exception as error:  # noqa: BLE001 - a stranger's plug-in
             log.info("job %s.%s: launcher: %s: %s", *self._key, type(error).__name__, error)
             status = LaunchStatus(LaunchState.UNKNOWN)
-        now = self._tools.clock()
+        now = self._dependencies.clock()
         if status.state is not LaunchState.UNKNOWN:
             self._answered, self._unknown = status, None
             self._confirmed()
@@ -94,22 +94,24 @@ class Probes:
         since, asked = self._unknown or (now, 0)
         since = min(since, now)  # the clock was set back
         self._unknown = (since, asked + 1)
-        return asked + 1 >= LEAST_ASKED and now - since >= max(self._tools.lost_seconds, round_seconds)
+        return asked + 1 >= LEAST_ASKED and now - since >= max(self._dependencies.lost_seconds, round_seconds)
 
     def exit_code_of(self, attempt: AttemptRow) -> int | None:
         """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
         if self._answered is not None and self._answered.exit_code is not None:
             return self._answered.exit_code
-        report = read_report(PipelinePaths.of(self._tools.home, attempt.pipeline).report(attempt.job, attempt.number))
+        report = read_report(
+            PipelinePaths.of(self._dependencies.home, attempt.pipeline).report(attempt.job, attempt.number)
+        )
         return None if report is None else report.exit_code
 
     def ask_to_stop(self, attempt: AttemptRow) -> None:
         """Ask an attempt to stop without the registry, once, if its launcher can."""
-        if attempt.launched is None or self._told_to_stop:
+        if attempt.launched is None or self._was_asked_to_stop:
             return
         try:
             self._launcher_of(attempt).ask_to_stop(attempt.launched)
-            self._told_to_stop = True
+            self._was_asked_to_stop = True
         except Exception as error:  # noqa: BLE001 - a stranger's plug-in
             log.warning("job %s.%s: it cannot be asked to stop: %s: %s", *self._key, type(error).__name__, error)
 
@@ -126,7 +128,7 @@ class Probes:
     def _launcher_of(self, attempt: AttemptRow) -> Launcher:
         known = self._launcher
         if known is None or known[:2] != (attempt.run, attempt.number):
-            pipeline = self._tools.loaded.get(attempt.pipeline, attempt.version)
+            pipeline = self._dependencies.definitions.get(attempt.pipeline, attempt.version)
             launcher = make_launcher(pipeline, attempt.run)
             known = self._launcher = (attempt.run, attempt.number, launcher)
             self.launcher_type = launcher.type
@@ -137,7 +139,7 @@ class Probes:
     def listen(self) -> None:
         """Hear what changes in the registry."""
         if self._watch is None:
-            self._watch = self._tools.jobs.watch(*self._key, self._heard)
+            self._watch = self._dependencies.jobs.watch(*self._key, self._on_change)
 
     def close(self) -> None:
         """Hear it no more."""
@@ -145,11 +147,11 @@ class Probes:
         if watch is not None:
             watch.close()
 
-    def outdated(self) -> None:
+    def invalidate(self) -> None:
         """What was heard last is not so any more."""
         self._seen = None
 
-    def registered(self, *, fresh: bool) -> JobRecords:
+    def registry_state(self, *, fresh: bool) -> JobRecords:
         """Return what the registry has, as it was heard, or asked for now.
 
         Raises:
@@ -158,11 +160,11 @@ class Probes:
         seen = self._seen
         if not fresh and seen is not None:
             return seen
-        found = self._tools.jobs.state(*self._key)
+        found = self._dependencies.jobs.state(*self._key)
         self._confirmed()
         return found
 
-    def _heard(self, state: JobRecords) -> None:
+    def _on_change(self, state: JobRecords) -> None:
         self._seen = state
         self._confirmed()
         self._wake()

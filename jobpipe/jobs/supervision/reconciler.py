@@ -20,7 +20,7 @@ from jobpipe.jobs.supervision.exit_status import BY_ANOTHER
 from jobpipe.jobs.supervision.launch import LaunchResult, make_launcher, start_attempt
 from jobpipe.jobs.supervision.observations import end_of, facts_of, holder_of, lease_is_own
 from jobpipe.jobs.supervision.probes import Probes
-from jobpipe.jobs.supervision.transitions import JobTransitions, is_to_stop
+from jobpipe.jobs.supervision.transitions import JobTransitions, should_stop
 from jobpipe.pipelines.file.problems import pipeline_error
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.paths import PipelinePaths, clear_storage
@@ -46,9 +46,9 @@ class _Rows:
     attempt: AttemptRow | None
 
     @property
-    def is_to_stop(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the present run should end."""
-        return is_to_stop(self.job, self.run)
+        return should_stop(self.job, self.run)
 
 
 class JobReconciler:
@@ -58,16 +58,16 @@ class JobReconciler:
         wake: lets a step be made soon; called from threads of the registry.
     """
 
-    def __init__(self, tools: Dependencies, pipeline: str, job: str, wake: Callable[[], None]) -> None:
+    def __init__(self, dependencies: Dependencies, pipeline: str, job: str, wake: Callable[[], None]) -> None:
         self.key = (pipeline, job)
-        self._tools = tools
-        self._contacts = Probes(tools, self.key, wake, self._confirm)
-        self._book = JobTransitions(tools, self.key, self.changed)
+        self._dependencies = dependencies
+        self._probes = Probes(dependencies, self.key, wake, self._confirm)
+        self._transitions = JobTransitions(dependencies, self.key, self.changed)
         self._lock = threading.Lock()  # of the next three
         self._stale = True
         self._known_at: float | None = None
         self._blocked: str | None = None
-        self._room_known = False  # False: it is BLOCKED if it was when the server before this one ended
+        self._room_is_known = False  # False: it is BLOCKED if it was when the server before this one ended
         self._rows: _Rows | None = None
 
     # -- from other threads --------------------------------------------------------------------------------------------
@@ -86,18 +86,18 @@ class JobReconciler:
     def block(self, why: str | None) -> bool:
         """Note that a topic that it publishes has no room, or has room again; return whether that is new."""
         with self._lock:
-            changed = self._blocked != why or not self._room_known
-            self._blocked, self._room_known = why, True
+            changed = self._blocked != why or not self._room_is_known
+            self._blocked, self._room_is_known = why, True
         return changed
 
     @property
     def launcher_type(self) -> str:
         """Of its newest attempt, "" before the first: jobs of one type wait for each other alone."""
-        return self._contacts.launcher_type
+        return self._probes.launcher_type
 
     def close(self) -> None:
         """Hear the registry no more."""
-        self._contacts.close()
+        self._probes.close()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -120,32 +120,32 @@ class JobReconciler:
             return None
         try:
             if rows.attempt is not None:
-                return self._look(rows, rows.attempt)
+                return self._reconcile_attempt(rows, rows.attempt)
             if rows.run is not None and not rows.run.is_over:
-                return self._between(rows, rows.run)
-            if rows.job.following is not None and rows.job.want is DesiredState.RUN and rows.job.present:
-                return self._begin(rows.job, rows.job.following)
+                return self._between_attempts(rows, rows.run)
+            if rows.job.next_run is not None and rows.job.want is DesiredState.RUN and rows.job.in_definition:
+                return self._begin_run(rows.job, rows.job.next_run)
             self.close()
-            if not rows.job.present:
-                self._forget(rows.job)
+            if not rows.job.in_definition:
+                self._remove_job(rows.job)
             return None
         except RegistryError as error:
             log.debug("job %s.%s: %s", *self.key, error)
-            self._contacts.outdated()
+            self._probes.invalidate()
             self.changed()
             now = self._read()
             if now is not None and now.attempt is not None:
                 if not isinstance(error, OrderChanged):  # the registry does not answer
                     self._stop_without_order(now.attempt)
             elif now is not None and now.run is not None and not now.run.is_over:
-                self._book.to(now.run, now.run.state, str(error))
+                self._transitions.set_state(now.run, now.run.state, str(error))
             return RETRY_SECONDS
 
     def _read(self) -> _Rows | None:
         with self._lock:
             stale, self._stale = self._stale, False
         if stale:
-            store = self._tools.store
+            store = self._dependencies.store
             with store.write():  # all of one moment
                 job = store.job(*self.key)
                 attempt = store.open_attempt(*self.key)
@@ -155,141 +155,143 @@ class JobReconciler:
 
     # -- between attempts ----------------------------------------------------------------------------------------------
 
-    def _begin(self, job: JobRow, run: str) -> float:
+    def _begin_run(self, job: JobRow, run: str) -> float:
         """Let the next run begin."""
-        store = self._tools.store
+        store = self._dependencies.store
         moved = None
-        if job.renew:
+        if job.reset_checkpoint:
             try:
-                pipeline = self._tools.loaded.get(job.pipeline, self._version(job))
-                moved = clear_storage(PipelinePaths.of(self._tools.home, job.pipeline).storage(pipeline, job.name), run)
+                pipeline = self._dependencies.definitions.get(job.pipeline, self._version(job))
+                moved = clear_storage(
+                    PipelinePaths.of(self._dependencies.home, job.pipeline).storage(pipeline, job.name), run
+                )
             except ConfigError as error:
                 with store.write():
                     now, following = store.job(*self.key), store.run(run)
-                    if now is not None and now.following == run and following is not None:
-                        store.put_job(replace(now, run=run, following=None))
-                        self._book.end_run(following, JobState.FAILED, str(error))
+                    if now is not None and now.next_run == run and following is not None:
+                        store.put_job(replace(now, run=run, next_run=None))
+                        self._transitions.end_run(following, JobState.FAILED, str(error))
                 self.changed()
                 return 0.0
         with store.write():
             now = store.job(*self.key)
-            if now is not None and now.following == run:
-                store.put_job(replace(now, run=run, following=None, renew=False))
+            if now is not None and now.next_run == run:
+                store.put_job(replace(now, run=run, next_run=None, reset_checkpoint=False))
                 if moved is not None:
                     store.add_event(*self.key, "checkpoint", detail=f"the one before is in {moved}")
         self.changed()
         return 0.0
 
-    def _between(self, rows: _Rows, run: RunRow) -> float | None:
-        tools = self._tools
-        if rows.is_to_stop:
-            self._book.end_run(run, JobState.STOPPED, "")
+    def _between_attempts(self, rows: _Rows, run: RunRow) -> float | None:
+        dependencies = self._dependencies
+        if rows.should_stop:
+            self._transitions.end_run(run, JobState.STOPPED, "")
             return 0.0
-        wait = run.next_at - tools.clock()
+        wait = run.next_at - dependencies.clock()
         if run.state is JobState.RESTARTING and wait > 0:
             if wait <= run.delay + 0.001:  # a time of day as a float is exact to a microsecond or so
                 return wait
-            tools.store.change_run(run.id, next_at=tools.clock() + run.delay)  # the clock was set back
+            dependencies.store.change_run(run.id, next_at=dependencies.clock() + run.delay)  # the clock was set back
             self.changed()
             return run.delay
-        return self._start(rows, run)
+        return self._start_attempt(rows, run)
 
-    def _start(self, rows: _Rows, run: RunRow) -> float | None:
+    def _start_attempt(self, rows: _Rows, run: RunRow) -> float | None:
         version = self._version(rows.job)
         try:
-            pipeline = self._tools.loaded.get(self.key[0], version)
+            pipeline = self._dependencies.definitions.get(self.key[0], version)
             try:
-                untrusted = list(self._tools.roots.problems(pipeline))
+                untrusted = list(self._dependencies.roots.problems(pipeline))
             except OSError as error:  # of a file system that may answer again
                 why = f"waiting until {error.filename} can be looked at ({error.strerror})"
-                self._book.to(run, run.state, why)
+                self._transitions.set_state(run, run.state, why)
                 return RETRY_SECONDS
             if untrusted:
                 raise pipeline_error(untrusted)
             launcher = make_launcher(pipeline, run.id)
         except ConfigError as error:
-            self._book.end_run(run, JobState.FAILED, f"it cannot be started: {error}")
+            self._transitions.end_run(run, JobState.FAILED, f"it cannot be started: {error}")
             return 0.0
-        if self._contacts.launcher_type != launcher.type:
-            self._contacts.launcher_type = launcher.type
+        if self._probes.launcher_type != launcher.type:
+            self._probes.launcher_type = launcher.type
             return 0.0  # and go on among the jobs of that type
-        self._contacts.listen()
-        found, why = start_attempt(self._tools, rows.job, run, version, launcher, self._is_wanted)
+        self._probes.listen()
+        found, why = start_attempt(self._dependencies, rows.job, run, version, launcher, self._is_wanted)
         self.changed()
         if found is LaunchResult.WAIT:
-            self._book.to(run, run.state, why)
+            self._transitions.set_state(run, run.state, why)
             return RETRY_SECONDS
         if found is LaunchResult.REPLACED:
-            self._book.end_run(run, JobState.CANCELED, BY_ANOTHER)
+            self._transitions.end_run(run, JobState.CANCELED, BY_ANOTHER)
             return 0.0
         if found is LaunchResult.YES and (after := self._read()) is not None and after.attempt is not None:
-            self._contacts.keep(launcher, after.attempt)
-            self._book.event(run, JobState.SUBMITTED, f"attempt {run.attempts + 1}")
+            self._probes.keep(launcher, after.attempt)
+            self._transitions.event(run, JobState.SUBMITTED, f"attempt {run.attempts + 1}")
         return 0.0
 
     def _is_wanted(self) -> bool:
         """Whether the run may still go on; asked inside a change."""
-        store = self._tools.store
+        store = self._dependencies.store
         job = store.job(*self.key)
         run = None if job is None else store.run(job.run)
-        return job is not None and not is_to_stop(job, run) and run is not None and not run.is_over
+        return job is not None and not should_stop(job, run) and run is not None and not run.is_over
 
     def _version(self, job: JobRow) -> int:
-        pipeline = self._tools.store.pipeline(job.pipeline)
+        pipeline = self._dependencies.store.pipeline(job.pipeline)
         return 0 if pipeline is None else pipeline.version
 
-    def _forget(self, job: JobRow) -> None:
+    def _remove_job(self, job: JobRow) -> None:
         """The file does not have the job any more, and it has ended."""
-        store = self._tools.store
+        store = self._dependencies.store
         with store.write():
             now = store.job(*self.key)
-            if now is not None and not now.present:
+            if now is not None and not now.in_definition:
                 for subscription in (*job.subscriptions, None):
-                    store.add_chore(*self.key, subscription)
+                    store.add_cleanup_task(*self.key, subscription)
                 store.remove_job(*self.key)
                 store.add_event(*self.key, "removed")
-        self._tools.chores_added()
+        self._dependencies.cleanup_added()
         self.changed()
 
     # -- an attempt ----------------------------------------------------------------------------------------------------
 
-    def _look(self, rows: _Rows, attempt: AttemptRow) -> float:
-        self._contacts.listen()
+    def _reconcile_attempt(self, rows: _Rows, attempt: AttemptRow) -> float:
+        self._probes.listen()
         run = rows.run
         if run is None or run.id != attempt.run:
-            run = self._tools.store.run(attempt.run)
+            run = self._dependencies.store.run(attempt.run)
         if run is None:
             raise RuntimeError(f"run {attempt.run} is gone, and its attempt is not")
         if attempt.ended is not None:
-            return self._clear(attempt)
-        if rows.is_to_stop and attempt.stop_by is None:
-            self._asked_to_stop(run, attempt)
+            return self._clean_up_attempt(attempt)
+        if rows.should_stop and attempt.stop_by is None:
+            self._note_stop_request(run, attempt)
             return 0.0
-        status = self._contacts.status(attempt)
+        status = self._probes.status(attempt)
         runs = status is not None and status.state is LaunchState.RUNNING
         # After the launcher was asked: what an attempt left before it ended is there.
-        registered = self._contacts.registered(fresh=not runs)
+        registered = self._probes.registry_state(fresh=not runs)
         if lease_is_own(attempt, registered) and registered.lease is not None:
-            since = _held_since(attempt) or self._tools.clock()
+            since = _held_since(attempt) or self._dependencies.clock()
             self._note_holder(attempt, holder_of(registered.lease, since), registered.lease.application)
-        code = None if runs else self._contacts.exit_code_of(attempt)
+        code = None if runs else self._probes.exit_code_of(attempt)
         verdict = judge(facts_of(attempt, status, registered, exit_code=code, forced=run.forced))
-        return self._act(verdict, run, attempt, registered)
+        return self._apply(verdict, run, attempt, registered)
 
-    def _act(self, verdict: Assessment, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
-        jobs = self._tools.jobs
+    def _apply(self, verdict: Assessment, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
+        jobs = self._dependencies.jobs
         match verdict.step:
             case Step.RECORD:
-                code = self._contacts.exit_code_of(attempt)
-                self._book.record(verdict, run, attempt, end_of(attempt, registered), code)
+                code = self._probes.exit_code_of(attempt)
+                self._transitions.record(verdict, run, attempt, end_of(attempt, registered), code)
                 self._confirm()
                 return 0.0
             case Step.FENCE:
-                self._contacts.outdated()
+                self._probes.invalidate()
                 jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), registered.version)
                 return 0.0
             case Step.ORDER:
-                self._contacts.outdated()
+                self._probes.invalidate()
                 want = "run" if attempt.stop_by is None else "stop"
                 jobs.set_order(*self.key, Order(run.id, attempt.number, want), registered.version)
             case Step.EVICT:
@@ -298,58 +300,60 @@ class JobReconciler:
                     jobs.evict_lease(*self.key, lease.instance)
                     return 0.0
         if verdict.state is not None:
-            self._show(verdict.state, verdict.detail, run, attempt)
+            self._publish_state(verdict.state, verdict.detail, run, attempt)
         if attempt.stop_by is not None:
-            return self._stop(run, attempt, registered)
+            return self._stop_attempt(run, attempt, registered)
         return LOOK_SECONDS
 
-    def _show(self, state: JobState, detail: str, run: RunRow, attempt: AttemptRow) -> None:
+    def _publish_state(self, state: JobState, detail: str, run: RunRow, attempt: AttemptRow) -> None:
         if state is JobState.SUBMITTED and _held_since(attempt):
             state = JobState.RUNNING  # it had its lease, and has lost its session
         with self._lock:
             blocked = self._blocked
-            if not self._room_known and run.state is JobState.BLOCKED:
+            if not self._room_is_known and run.state is JobState.BLOCKED:
                 blocked = run.detail
         if state is JobState.RUNNING and blocked is not None:
             state, detail = JobState.BLOCKED, blocked
         if state in (JobState.SUBMITTED, JobState.RUNNING) and attempt.stop_by is not None:
             state = JobState.STOPPING
-        self._book.to(run, state, detail)
+        self._transitions.set_state(run, state, detail)
 
-    def _asked_to_stop(self, run: RunRow, attempt: AttemptRow) -> None:
-        tools = self._tools
-        with tools.store.write():
-            until = tools.clock() + tools.stop_seconds
-            tools.store.change_attempt(attempt.run, attempt.number, stop_by=until)
+    def _note_stop_request(self, run: RunRow, attempt: AttemptRow) -> None:
+        dependencies = self._dependencies
+        with dependencies.store.write():
+            until = dependencies.clock() + dependencies.stop_seconds
+            dependencies.store.change_attempt(attempt.run, attempt.number, stop_by=until)
             if run.state is not JobState.LOST:
-                self._book.to(run, JobState.STOPPING, "")
+                self._transitions.set_state(run, JobState.STOPPING, "")
         self.changed()
 
-    def _stop(self, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
+    def _stop_attempt(self, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
         """Tell an attempt to stop, by the order; end it where it is when its time is over."""
-        tools, order = self._tools, registered.order
+        dependencies, order = self._dependencies, registered.order
         mine = order is not None and (order.run, order.attempt) == (run.id, attempt.number)
-        left = self._left_to_stop(attempt)
+        left = self._seconds_until_cancel(attempt)
         if mine and order is not None and order.want == "run":
-            self._contacts.outdated()
-            tools.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
+            self._probes.invalidate()
+            dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
         if left > 0:
             return min(left, LOOK_SECONDS)
         if attempt.launched is None:
             if mine:  # no launcher can be told; the attempt ends itself when it hears that another number may run
-                self._contacts.outdated()
-                fresh = tools.jobs.state(*self.key)
-                tools.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
+                self._probes.invalidate()
+                fresh = dependencies.jobs.state(*self.key)
+                dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
         else:
-            self._contacts.cancel(attempt)
+            self._probes.cancel(attempt)
         return LOOK_SECONDS
 
-    def _left_to_stop(self, attempt: AttemptRow) -> float:
+    def _seconds_until_cancel(self, attempt: AttemptRow) -> float:
         """Return in how many seconds an attempt that is to stop is ended where it is."""
-        tools = self._tools
-        left = (attempt.stop_by or 0.0) - tools.clock()
-        if left > tools.stop_seconds:  # the clock was set back
-            tools.store.change_attempt(attempt.run, attempt.number, stop_by=tools.clock() + tools.stop_seconds)
+        dependencies = self._dependencies
+        left = (attempt.stop_by or 0.0) - dependencies.clock()
+        if left > dependencies.stop_seconds:  # the clock was set back
+            dependencies.store.change_attempt(
+                attempt.run, attempt.number, stop_by=dependencies.clock() + dependencies.stop_seconds
+            )
             self.changed()
         return left
 
@@ -360,43 +364,43 @@ class JobReconciler:
         """
         if attempt.stop_by is None or attempt.ended is not None:
             return
-        if self._left_to_stop(attempt) > 0:
-            self._contacts.ask_to_stop(attempt)
+        if self._seconds_until_cancel(attempt) > 0:
+            self._probes.ask_to_stop(attempt)
         else:
-            self._contacts.cancel(attempt)
+            self._probes.cancel(attempt)
 
-    def _clear(self, attempt: AttemptRow) -> float:
+    def _clean_up_attempt(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""
-        tools = self._tools
-        registered = self._contacts.registered(fresh=True)
+        dependencies = self._dependencies
+        registered = self._probes.registry_state(fresh=True)
         end = end_of(attempt, registered)
         if end is not None:
-            tools.jobs.remove_end(*self.key, end)
-        status = self._contacts.status(attempt)
+            dependencies.jobs.remove_end(*self.key, end)
+        status = self._probes.status(attempt)
         if status is not None and status.state is LaunchState.RUNNING:
-            if tools.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS:
+            if dependencies.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS:
                 return LOOK_SECONDS / 4
-            self._contacts.cancel(attempt)
+            self._probes.cancel(attempt)
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
-            self._contacts.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
-        code = self._contacts.exit_code_of(attempt)
-        places = PipelinePaths.of(tools.home, self.key[0])
+            self._probes.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
+        code = self._probes.exit_code_of(attempt)
+        places = PipelinePaths.of(dependencies.home, self.key[0])
         for file in (places.snapshot(attempt.job, attempt.number), places.report(attempt.job, attempt.number)):
             file.unlink(missing_ok=True)
         code = attempt.exit_code if code is None else code
-        tools.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
-        self._contacts.forget()
+        dependencies.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
+        self._probes.forget()
         self.changed()
         return 0.0
 
     def _note_holder(self, attempt: AttemptRow, holder: LeaseHolder, application: str) -> None:
         if (attempt.holder, attempt.application) != (holder, application):
-            self._tools.store.change_attempt(attempt.run, attempt.number, holder=holder, application=application)
+            self._dependencies.store.change_attempt(attempt.run, attempt.number, holder=holder, application=application)
             self.changed()
 
     def _confirm(self) -> None:
         with self._lock:
-            self._known_at = self._tools.clock()
+            self._known_at = self._dependencies.clock()
 
 
 def _held_since(attempt: AttemptRow) -> float:

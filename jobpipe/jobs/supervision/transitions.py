@@ -23,10 +23,13 @@ RETRY_SECONDS = 1.0  # before another attempt after that; it doubles
 RETRY_MOST_SECONDS = 60.0
 
 
-def is_to_stop(job: JobRow, run: RunRow | None) -> bool:
+def should_stop(job: JobRow, run: RunRow | None) -> bool:
     """Whether the present run of a job should end."""
     return (
-        job.want is DesiredState.STOP or not job.present or job.following is not None or (run is not None and run.stop)
+        job.want is DesiredState.STOP
+        or not job.in_definition
+        or job.next_run is not None
+        or (run is not None and run.stop)
     )
 
 
@@ -43,8 +46,8 @@ class JobTransitions:
         changed: called after each change.
     """
 
-    def __init__(self, tools: Dependencies, key: tuple[str, str], changed: Callable[[], None]) -> None:
-        self._tools = tools
+    def __init__(self, dependencies: Dependencies, key: tuple[str, str], changed: Callable[[], None]) -> None:
+        self._dependencies = dependencies
         self._key = key
         self._changed = changed
 
@@ -52,8 +55,8 @@ class JobTransitions:
         self, verdict: Assessment, run: RunRow, attempt: AttemptRow, end: EndRecord | None, exit_code: int | None
     ) -> None:
         """Store how an attempt ended, and what follows; then only is its end record removed."""
-        tools = self._tools
-        now, state = tools.clock(), verdict.state or JobState.FAILED
+        dependencies = self._dependencies
+        now, state = dependencies.clock(), verdict.state or JobState.FAILED
         ended = now if end is None else min(now, end.at)
         error, detail = verdict.error, verdict.detail
         if end is not None:
@@ -63,8 +66,8 @@ class JobTransitions:
             error, detail = attempt.error, attempt.detail
             if error != UNAVAILABLE:
                 state = JobState.FAILED
-        with tools.store.write():
-            tools.store.change_attempt(
+        with dependencies.store.write():
+            dependencies.store.change_attempt(
                 attempt.run,
                 attempt.number,
                 state=state,
@@ -77,7 +80,7 @@ class JobTransitions:
             )
             if end is not None:
                 run = replace(run, batches=run.batches + end.batches, rows=run.rows + end.rows)
-                tools.store.change_run(run.id, batches=run.batches, rows=run.rows)
+                dependencies.store.change_run(run.id, batches=run.batches, rows=run.rows)
             self._follow(state, error, detail, run, attempt, ended, started=verdict.started)
         self._changed()
 
@@ -93,16 +96,16 @@ class JobTransitions:
         started: bool,
     ) -> None:
         """Decide what becomes of the run whose attempt has ended; inside a change, by what is wanted now."""
-        tools = self._tools
-        job = tools.store.job(*self._key)
-        stopping = job is None or is_to_stop(job, tools.store.run(run.id))
+        dependencies = self._dependencies
+        job = dependencies.store.job(*self._key)
+        stopping = job is None or should_stop(job, dependencies.store.run(run.id))
         if state is JobState.CANCELED and not started:
             if stopping:
                 self.end_run(run, JobState.STOPPED, "")
             else:
                 if error == UNAVAILABLE:
                     detail = f"{detail}; {self._wait_for_launcher(run, attempt)}"
-                self.to(run, JobState.RESTARTING, detail)
+                self.set_state(run, JobState.RESTARTING, detail)
             return
         if state is not JobState.FAILED or stopping:
             self.end_run(run, state, detail)
@@ -116,8 +119,10 @@ class JobTransitions:
         if delay is None:
             self.end_run(run, JobState.FAILED, detail)
             return
-        tools.store.change_run(run.id, failures=restarts.attempts, next_at=tools.clock() + delay, delay=delay)
-        self.to(run, JobState.RESTARTING, f"attempt {run.attempts}: {detail}; the next attempt in {delay:.0f} s")
+        dependencies.store.change_run(
+            run.id, failures=restarts.attempts, next_at=dependencies.clock() + delay, delay=delay
+        )
+        self.set_state(run, JobState.RESTARTING, f"attempt {run.attempts}: {detail}; the next attempt in {delay:.0f} s")
 
     def _restart_policy(self, attempt: AttemptRow) -> RestartSpec:
         """Return that of the newest file; where it cannot be loaded here, of the one that the attempt began with.
@@ -125,32 +130,32 @@ class JobTransitions:
         Raises:
             ConfigError: neither can be loaded.
         """
-        tools, pipeline = self._tools, self._key[0]
-        row = tools.store.pipeline(pipeline)
+        dependencies, pipeline = self._dependencies, self._key[0]
+        row = dependencies.store.pipeline(pipeline)
         if row is not None and row.version != attempt.version:
             try:
-                return tools.loaded.get(pipeline, row.version).spec.restart
+                return dependencies.definitions.get(pipeline, row.version).spec.restart
             except ConfigError as error:
                 log.warning("pipeline %s: its restart policy cannot be read: %s", pipeline, error)
-        return tools.loaded.get(pipeline, attempt.version).spec.restart
+        return dependencies.definitions.get(pipeline, attempt.version).spec.restart
 
     def _wait_for_launcher(self, run: RunRow, attempt: AttemptRow) -> str:
         """Let the next attempt wait for the launcher, which counts as no failure; return for how long, for people."""
-        store = self._tools.store
+        store = self._dependencies.store
         again = any(each.error == UNAVAILABLE for each in store.attempts(run.id, 2) if each.number < attempt.number)
         delay = min(2 * run.delay, RETRY_MOST_SECONDS) if again else RETRY_SECONDS
-        store.change_run(run.id, next_at=self._tools.clock() + delay, delay=delay)
+        store.change_run(run.id, next_at=self._dependencies.clock() + delay, delay=delay)
         return f"trying again in {delay:.0f} s"
 
-    def to(self, run: RunRow, state: JobState, detail: str) -> None:
+    def set_state(self, run: RunRow, state: JobState, detail: str) -> None:
         """Store a state, where it is another one than before."""
         if state is not run.state and state not in FOLLOWING[run.state]:
             log.error("job %s.%s: %s does not follow %s", *self._key, state, run.state)
         detail = detail[:1000]
         if (state, detail) == (run.state, run.detail):
             return
-        store = self._tools.store
-        since = run.since if state is run.state else self._tools.clock()
+        store = self._dependencies.store
+        since = run.since if state is run.state else self._dependencies.clock()
         with store.write():
             store.change_run(run.id, state=state, detail=detail, since=since)
             if state is not run.state:
@@ -159,15 +164,15 @@ class JobTransitions:
 
     def end_run(self, run: RunRow, state: JobState, detail: str) -> None:
         """Store that a run has ended for good."""
-        now = self._tools.clock()
-        with self._tools.store.write():
-            store = self._tools.store
+        now = self._dependencies.clock()
+        with self._dependencies.store.write():
+            store = self._dependencies.store
             store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
             IntervalStore(store).run_ended(store.run(run.id) or run, state, now)
             self.event(run, state, detail)
         self._changed()
-        self._tools.run_ended(self._key)
+        self._dependencies.run_ended(self._key)
 
     def event(self, run: RunRow, state: JobState, detail: str) -> None:
         """Add an event."""
-        self._tools.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})
+        self._dependencies.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})
