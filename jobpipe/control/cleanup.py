@@ -50,21 +50,21 @@ class CleanupQueue(PeriodicThread):
                     return
                 try:
                     if self._store.has_cleanup_task(task):  # not of a job that is there again
-                        self._do(task)
+                        self._clean_up(task)
                         self._store.remove_cleanup_tasks(task.id)
                 except (JobpipeError, RegistryError) as error:
                     log.info("%s.%s: still to be done: %s", task.pipeline, task.job, error)
             after = cleanup_tasks[-1].id
 
-    def _do(self, task: CleanupTask) -> None:
+    def _clean_up(self, task: CleanupTask) -> None:
         if task.subscription is not None:
-            self._see_to(task.subscription, self._store.job(task.pipeline, task.job))
+            self._clean_up_subscription(task.subscription, self._store.job(task.pipeline, task.job))
             return
         found = self._jobs.state(task.pipeline, task.job)
         if found.order is not None:
             self._jobs.remove_order(task.pipeline, task.job, found.version)
 
-    def _see_to(self, subscription: JobSubscription, job: JobRow | None) -> None:
+    def _clean_up_subscription(self, subscription: JobSubscription, job: JobRow | None) -> None:
         """Let a subscription be as its job needs it now.
 
         A subscription is made optional before it is dropped: otherwise it is made again, and blocks its publisher.

@@ -157,11 +157,11 @@ class PipelineCommands:
                 if each.begins:
                     runs[each.row.name] = self._begin(each.row, now)
             unchanged = [each.row.name for each in decisions if each.plan.action is Action.UNCHANGED]
-            self._see_to_subscriptions([each.row for each in decisions], known.jobs, unchanged)
+            self._add_subscription_tasks([each.row for each in decisions], known.jobs, unchanged)
             gone = removed(known, asked)
             for job in gone:
                 store.put_job(replace(job, in_definition=False))
-                self._drop_following(job, now)
+                self._drop_next_run(job, now)
             store.add_event(name, None, "submitted", detail=f"version {version}", fields={"version": version})
         return Submitted(
             pipeline=name,
@@ -179,8 +179,8 @@ class PipelineCommands:
         row = self._store.pipeline(pipeline.name)
         jobs = self._store.jobs(pipeline.name)
         runs = {job.name: self._store.run(job.run) for job in jobs}
-        books = IntervalStore(self._store)
-        schedules = {job.name: books.schedule(pipeline.name, job.name) for job in jobs}
+        intervals = IntervalStore(self._store)
+        schedules = {job.name: intervals.schedule(pipeline.name, job.name) for job in jobs}
         return Known(
             version=0 if row is None else row.version,
             jobs={job.name: job for job in jobs},
@@ -240,7 +240,7 @@ class PipelineCommands:
             changed = [each for each in self.jobs(pipeline, job) if each.want is DesiredState.RUN or each.next_run]
             for each in changed:
                 self._store.put_job(replace(each, want=DesiredState.STOP, next_run=None))
-                self._drop_following(each, now)
+                self._drop_next_run(each, now)
                 self._store.add_event(pipeline, each.name, "stop")
             self._want(pipeline, job, DesiredState.STOP)
         return changed
@@ -303,7 +303,7 @@ class PipelineCommands:
             if job.next_run == run:
                 self._store.change_run(run, stop=True)
                 self._store.put_job(replace(job, next_run=None))
-                self._drop_following(job, now)
+                self._drop_next_run(job, now)
             else:
                 self._store.change_run(run, stop=True)
             self._store.add_event(row.pipeline, row.job, "cancel", fields={"run": run})
@@ -379,7 +379,7 @@ class PipelineCommands:
             store.add_event(pipeline, None, "deleted")
         return jobs
 
-    def _see_to_subscriptions(
+    def _add_subscription_tasks(
         self, rows: Sequence[JobRow], before: Mapping[str, JobRow], unchanged: Sequence[str]
     ) -> None:
         """Keep as cleanup tasks what running publishers must learn: they only know the readers of their start."""
@@ -446,12 +446,12 @@ class PipelineCommands:
 
     def _end_other_runs(self, job: JobRow, now: float) -> None:
         """End the runs of a job that gets a schedule, or loses it: they are not those that it has from now on."""
-        self._drop_following(job, now)
+        self._drop_next_run(job, now)
         run = self._store.run(job.run)
         if run is not None and not run.is_over:
             self._store.change_run(run.id, stop=True)
 
-    def _drop_following(self, job: JobRow, now: float) -> None:
+    def _drop_next_run(self, job: JobRow, now: float) -> None:
         """End the run that was to begin."""
         if job.next_run is not None:
             stored = self._store.job(job.pipeline, job.name)

@@ -99,7 +99,7 @@ class ControlServer(Control):
         self._stop_seconds = stop_seconds
         self._lost_seconds = lost_seconds
         self._clock = clock
-        self._news = threading.Condition()
+        self._new_events = threading.Condition()
         self._closing = False
         self._stack = ExitStack()
 
@@ -115,7 +115,7 @@ class ControlServer(Control):
         with ExitStack() as stack:
             what = f"jobpipe server of {self._config.home}"
             stack.enter_context(locked(folder / "lock", what, "stop it first", "home"))
-            self._store = Store(folder / "server.db", self._clock, self._told)
+            self._store = Store(folder / "server.db", self._clock, self._wake_readers)
             stack.callback(self._store.close)
             handler = self._opened(self._config)
             stack.callback(handler.shutdown)
@@ -134,7 +134,7 @@ class ControlServer(Control):
                 stop_seconds=self._stop_seconds,
                 lost_seconds=self._lost_seconds,
                 clock=self._clock,
-                cleanup_added=self._cleanup.look,
+                cleanup_added=self._cleanup.wake,
                 run_ended=lambda key: self._run_ended(key),
             )
             self._definitions = dependencies.definitions
@@ -145,45 +145,45 @@ class ControlServer(Control):
             self._serializers = Serializers(
                 self._store, self._dispatcher, self._config.home, self._clock, schedules.of_job
             )
-            self._holds = HoldKeeper(self._store, admin, schedules.needed)
+            self._hold_keeper = HoldKeeper(self._store, admin, schedules.needed)
             stack.callback(self._dispatcher.close)
             stack.callback(self._cleanup.close)
-            stack.callback(self._holds.close)
+            stack.callback(self._hold_keeper.close)
             stack.callback(self._scheduler.close)
-            jobs_watched = MonitoredJobs(self._store)
-            room = TopicMonitor(
-                admin, jobs_watched.watched, self._dispatcher.block, jobs_watched.tell, jobs_watched.lagging()
+            monitored_jobs = MonitoredJobs(self._store)
+            topic_monitor = TopicMonitor(
+                admin, monitored_jobs.watched, self._dispatcher.block, monitored_jobs.report, monitored_jobs.lagging()
             )
-            stack.callback(room.close)
-            bounded = TopicsOfJobs(self._store)
-            stack.enter_context(KeepServing(self._config, admin, bounded.topics, bounded.is_active))
+            stack.callback(topic_monitor.close)
+            topics_to_serve = TopicsOfJobs(self._store)
+            stack.enter_context(KeepServing(self._config, admin, topics_to_serve.topics, topics_to_serve.is_active))
             self._dispatcher.start()
             self._cleanup.start()
-            self._holds.start()
+            self._hold_keeper.start()
             self._scheduler.start()
-            room.start()
+            topic_monitor.start()
             self._stack = stack.pop_all()
 
     def _make_scheduler(self, admin: Admin) -> Scheduler:
         made = SchedulerDependencies(
             store=self._store,
             commands=self._commands,
-            look=self._dispatcher.look,
+            notify_jobs=self._dispatcher.notify,
             ends=lambda topic: int(admin.status(topic)["head"]),
             clock=self._clock,
-            held=lambda: self._holds.look(),
+            notify_holds=lambda: self._hold_keeper.wake(),
         )
         return Scheduler(made, self._plugins)
 
     def _run_ended(self, key: tuple[str, str]) -> None:
         self._scheduler.wake(key)
-        self._holds.look()
+        self._hold_keeper.wake()
 
     def close(self) -> None:
         """End; jobs go on. Idempotent."""
-        with self._news:
+        with self._new_events:
             self._closing = True
-            self._news.notify_all()
+            self._new_events.notify_all()
         self._stack.close()
 
     def __enter__(self) -> ControlServer:
@@ -215,13 +215,13 @@ class ControlServer(Control):
         with self._store.write():
             submitted = self._commands.submit(submission, asked, self._clock(), base=base, born=born, by=by)
             jobs = self._store.jobs(pipeline.name)
-            self._scheduler.taken(pipeline, [job for job in jobs if job.in_definition])
+            self._scheduler.store_schedules(pipeline, [job for job in jobs if job.in_definition])
             PipelinePaths.of(self._config.home, pipeline.name).keep_prefix(pipeline)
         self._definitions.put(pipeline, submitted.version)
-        self._look(jobs)
-        self._scheduler.changed(jobs)
-        self._holds.look()
-        self._cleanup.look()
+        self._notify(jobs)
+        self._scheduler.update_engines(jobs)
+        self._hold_keeper.wake()
+        self._cleanup.wake()
         return replace(submitted, warnings=(*submitted.warnings, *shared))
 
     def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
@@ -277,7 +277,7 @@ class ControlServer(Control):
 
     def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         """See :class:`Control`."""
-        self._look(self._commands.stop(pipeline, job, self._clock()))
+        self._notify(self._commands.stop(pipeline, job, self._clock()))
         return self.pipeline(pipeline)
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
@@ -285,7 +285,7 @@ class ControlServer(Control):
         self._require_no_foreground(pipeline)
         self._require_bounds(pipeline, job)
         changed = self._commands.resume(pipeline, job, self._clock())
-        self._look(changed)
+        self._notify(changed)
         for each in changed:
             self._scheduler.wake((each.pipeline, each.name))
         return self.pipeline(pipeline)
@@ -295,17 +295,17 @@ class ControlServer(Control):
         self._require_no_foreground(pipeline)
         if not force:
             self._require_bounds(pipeline, job)
-        self._look(self._commands.restart(pipeline, job, self._clock(), force=force))
+        self._notify(self._commands.restart(pipeline, job, self._clock(), force=force))
         return self.pipeline(pipeline)
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool = False) -> None:
         """See :class:`Control`."""
         jobs = self._commands.delete(pipeline, keep_subscriptions=keep_subscriptions)
         self._definitions.forget(pipeline)
-        self._scheduler.changed(jobs)
-        self._holds.look()
-        self._look(jobs)
-        self._cleanup.look()
+        self._scheduler.update_engines(jobs)
+        self._hold_keeper.wake()
+        self._notify(jobs)
+        self._cleanup.wake()
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class ControlServer(Control):
                 key="--upper",
             )
         found = self._commands.start_run(pipeline, job, self._clock(), *_texts(bounds))
-        self._look(self._commands.jobs(pipeline, job))
+        self._notify(self._commands.jobs(pipeline, job))
         return self._serializers.run(found)
 
     def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
@@ -354,7 +354,7 @@ class ControlServer(Control):
         """See :class:`Control`."""
         job = self._commands.cancel(run, self._clock())
         if job is not None:
-            self._look([job])
+            self._notify([job])
             self._run_ended((job.pipeline, job.name))  # of one that had not begun
         return self.run(run)
 
@@ -380,7 +380,7 @@ class ControlServer(Control):
     def trigger(self, pipeline: str, job: str) -> ScheduleView:
         """See :class:`Control`."""
         self._scheduler.require(pipeline, job)
-        self._scheduler.look((pipeline, job))
+        self._scheduler.evaluate((pipeline, job))
         return self.schedule(pipeline, job)
 
     def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
@@ -421,17 +421,17 @@ class ControlServer(Control):
         _require_between("wait", wait, 0.0, MOST_WAIT_SECONDS)
         _require_between("limit", limit, 1, 1000)
         until = time.monotonic() + wait
-        with self._news:
+        with self._new_events:
             while not (found := self._store.events(after, limit)) and not self._closing:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
-                self._news.wait(left)
+                self._new_events.wait(left)
         return tuple(found)
 
-    def _told(self) -> None:
-        with self._news:
-            self._news.notify_all()
+    def _wake_readers(self) -> None:
+        with self._new_events:
+            self._new_events.notify_all()
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -450,8 +450,8 @@ class ControlServer(Control):
             if row.name in loaded.jobs and (why := without_bounds(loaded.jobs[row.name])) is not None:
                 raise ControlConflict(why, pipeline=pipeline, job=row.name)
 
-    def _look(self, jobs: Iterable[JobRow]) -> None:
-        self._dispatcher.look((job.pipeline, job.name) for job in jobs)
+    def _notify(self, jobs: Iterable[JobRow]) -> None:
+        self._dispatcher.notify((job.pipeline, job.name) for job in jobs)
 
 
 def _texts(bounds: RunBounds) -> tuple[str, str]:

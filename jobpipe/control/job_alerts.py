@@ -89,41 +89,41 @@ class Alerts:
         first_delay: float = FIRST_DELAY,
     ) -> None:
         self._control = control
-        self._place = config.home / "server" / "alerts.json"
-        self._outbox = AlertQueue(
+        self._path = config.home / "server" / "alerts.json"
+        self._queue = AlertQueue(
             allowed=config.server_webhooks or (),
             environ=environ,
             resolver=resolver,
-            done=self._done,
+            done=self._delivered,
             first_delay=first_delay,
         )
         self._closed = threading.Event()
         self._last: dict[tuple[str, str | None], tuple[str, str | None]] = {}  # each job's name and run, as told last
         self._lock = threading.Lock()
         self._progress = _Progress()
-        self._kept = b""  # what is in the file
-        self._thread = threading.Thread(target=self._follow, name="alerts", daemon=True)
+        self._saved = b""  # what is in the file
+        self._thread = threading.Thread(target=self._loop, name="alerts", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        found = _Progress.load(self._place)
+        found = _Progress.load(self._path)
         self._progress = _Progress() if found is None else found
         if found is None:
             while events := self._control.events(self._progress.read):
                 self._progress.read = events[-1].id
         elif self._progress.read and not self._control.events(self._progress.read - 1, limit=1):
             self._progress = _Progress(read=0)  # of another store: its newest event would still be there
-        self._outbox.start()
+        self._queue.start()
         self._thread.start()
 
     def close(self) -> None:
         """End; what is not sent yet is sent after the next start."""
         self._closed.set()
         self._thread.join()
-        self._outbox.close()
-        self._keep()
+        self._queue.close()
+        self._save_progress()
 
-    def _follow(self) -> None:
+    def _loop(self) -> None:
         resumed = False
         while not self._closed.is_set():
             try:
@@ -131,8 +131,8 @@ class Alerts:
                     self._resume()
                     resumed = True
                 for event in self._control.events(self._progress.read, wait=POLL_SECONDS, limit=100):
-                    self._take(event)
-                self._keep()
+                    self._handle(event)
+                self._save_progress()
             except StoreError as error:
                 log.warning("events cannot be read; alerts wait: %s", error.message)
                 self._closed.wait(POLL_SECONDS)
@@ -150,9 +150,9 @@ class Alerts:
         with self._lock:
             self._progress.waiting = {(alert.event, alert.number): alert.since for alert in found}
         for alert in found:
-            self._outbox.add(alert)
+            self._queue.add(alert)
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         """Let an event be told."""
         key, said = (event.pipeline, event.job), (_name(event), event.fields.get("run"))
         if event.what in ("resume", "restart", "retry", "backfill"):
@@ -169,7 +169,7 @@ class Alerts:
         if said[0] and event.job is not None and event.what not in _EACH:
             self._last[key] = said
         for alert in alerts:
-            self._outbox.add(alert)
+            self._queue.add(alert)
 
     def _alerts(self, event: Event, waiting: Mapping[tuple[int, int], float] | None = None) -> list[Alert]:
         """Return what is told of an event, or of that what waits already."""
@@ -212,21 +212,21 @@ class Alerts:
             log.warning("pipeline %s: its alerts cannot be read: %s", pipeline, error.message.partition("\n")[0])
             return ()
 
-    def _done(self, alert: Alert) -> None:
+    def _delivered(self, alert: Alert) -> None:
         with self._lock:
             self._progress.waiting.pop((alert.event, alert.number), None)
 
-    def _keep(self) -> None:
+    def _save_progress(self) -> None:
         """Write down up to which event all is told, and what waits."""
         with self._lock:
             content = self._progress.dump()
-        if content == self._kept:
+        if content == self._saved:
             return
         try:
-            write_private(self._place, content)
-            self._kept = content
+            write_private(self._path, content)
+            self._saved = content
         except OSError as error:
-            log.warning("%s cannot be written: %s", self._place, error.strerror)
+            log.warning("%s cannot be written: %s", self._path, error.strerror)
 
 
 def _name(event: Event) -> str:

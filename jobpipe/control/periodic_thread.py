@@ -21,9 +21,9 @@ class PeriodicThread(ABC):
 
     def __init__(self, name: str, seconds: float) -> None:
         self._seconds = seconds
-        self._wake = threading.Event()
+        self._woken = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     @abstractmethod
     def work(self) -> None:
@@ -38,24 +38,24 @@ class PeriodicThread(ABC):
         """Begin."""
         self._thread.start()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Work soon."""
-        self._wake.set()
+        self._woken.set()
 
     def close(self) -> None:
         """End; work that has begun is waited for, for a while."""
         self._closed = True
-        self._wake.set()
+        self._woken.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
 
-    def _follow(self) -> None:
+    def _loop(self) -> None:
         while True:
-            self._wake.clear()
+            self._woken.clear()
             if self._closed:  # looked at after the event is cleared: one that is set from here on is not lost
                 return
             try:
                 self.work()
             except Exception:
                 log.exception("%s", self._thread.name)
-            self._wake.wait(self._seconds)
+            self._woken.wait(self._seconds)

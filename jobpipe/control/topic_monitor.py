@@ -53,41 +53,41 @@ class TopicMonitor(PeriodicThread):
         admin: Statuses,
         watched: Callable[[], MonitoredJob],
         block: Callable[[Key, str | None], None],
-        tell: Callable[[LagChange[Key]], None],
+        report: Callable[[LagChange[Key]], None],
         lagging: Iterable[tuple[Key, Threshold]] = (),
     ) -> None:
         super().__init__("room in topics", LOOK_SECONDS)
         self._admin = admin
         self._watched = watched
         self._block = block
-        self._tell = tell
-        self._rooms: BlockedDetector[Key] = BlockedDetector()
-        self._lags: LagDetector[Key] = LagDetector(lagging)
+        self._report = report
+        self._blocked_detector: BlockedDetector[Key] = BlockedDetector()
+        self._lag_detector: LagDetector[Key] = LagDetector(lagging)
         self._blocked: set[Key] = set()
-        self._watcher = TopicPoller(admin, ())
+        self._poller = TopicPoller(admin, ())
 
     def work(self) -> None:
         """Ask once."""
         try:
-            self._ask()
+            self._poll()
         except JobpipeError as error:  # the registry is away, for instance
             log.info("room in topics: %s", error)
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         watched = self._watched()
         topics = {*watched.publishing, *(topic for topic, _ in watched.reading)}
-        if {view.topic for view in self._watcher.views} != topics:
-            self._watcher = TopicPoller(self._admin, sorted(topics))
-        self._watcher.poll()
-        views = self._watcher.views
-        decided = self._rooms.look(views, watched.publishing)
+        if {view.topic for view in self._poller.views} != topics:
+            self._poller = TopicPoller(self._admin, sorted(topics))
+        self._poller.poll()
+        views = self._poller.views
+        decided = self._blocked_detector.update(views, watched.publishing)
         for key in self._blocked - set(watched.publishing.values()):
             decided[key] = None
         for key, why in decided.items():
             self._block(key, why)
         self._blocked = {key for key, why in decided.items() if why is not None}
-        for change in self._lags.look(lags_of(views, watched.reading), watched.thresholds):
-            self._tell(change)
+        for change in self._lag_detector.update(lags_of(views, watched.reading), watched.thresholds):
+            self._report(change)
 
 
 class MonitoredJobs:
@@ -101,7 +101,7 @@ class MonitoredJobs:
         """Return what is to be looked at now."""
         thresholds = self._read_thresholds()
         jobs = self._store.jobs()
-        running = [job for job in jobs if self._runs(job)]
+        running = [job for job in jobs if self._is_running(job)]
         return MonitoredJob(
             publishing={topic: (job.pipeline, job.name) for job in running for topic in job.publishes},
             reading={
@@ -113,7 +113,7 @@ class MonitoredJobs:
             thresholds={(job.pipeline, job.name): thresholds.get(job.pipeline, frozenset()) for job in jobs},
         )
 
-    def tell(self, change: LagChange[Key]) -> None:
+    def report(self, change: LagChange[Key]) -> None:
         """Note that a job lags, or has caught up."""
         self._store.add_event(
             *change.key,
@@ -132,7 +132,7 @@ class MonitoredJobs:
                 change(((event.pipeline, event.job), threshold))
         return found
 
-    def _runs(self, job: JobRow) -> bool:
+    def _is_running(self, job: JobRow) -> bool:
         run = self._store.run(job.run) if job.publishes or job.subscriptions else None
         return run is not None and run.state in (JobState.RUNNING, JobState.BLOCKED)
 

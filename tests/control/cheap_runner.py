@@ -46,11 +46,11 @@ def main() -> int:
     note("begins")
     handler = open_handler(load(snapshot["config"], environ={}))
     stop = threading.Event()
-    holding = JobLease(
+    job_lease = JobLease(
         handler.jobs, tree["pipeline"]["name"], job, run, attempt, on_replaced=replaced, on_stop=stop.set
     )
     try:
-        if not holding.take(SECONDS, stop.is_set):
+        if not job_lease.acquire(SECONDS, stop.is_set):
             return 0
         lock = os.open(folder / f"{job}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -65,7 +65,7 @@ def main() -> int:
         note(state)
         os.close(lock)
         error = "Oops" if state == "FAILED" else ""
-        holding.release(EndRecord(run, attempt, state, time.time(), error=error, rows=ROWS), SECONDS)
+        job_lease.release(EndRecord(run, attempt, state, time.time(), error=error, rows=ROWS), SECONDS)
     except LeaseLost as error:
         replaced(str(error))
     handler.shutdown()

@@ -120,7 +120,7 @@ def test_exit_codes_that_only_the_attempt_tells(world: World, code: int, state: 
     server.close()
     snapshot = Snapshot.read(attempt.snapshot)
     reporter = Reporter(snapshot.report)
-    reporter.tell(0, 0)
+    reporter.report(0, 0)
     reporter.end(code)
     world.cluster.ended[f"report-{attempt.number}"] = None
     server = world.server()
@@ -137,7 +137,7 @@ def test_an_exit_code_that_is_reported_after_the_end_record(world: World) -> Non
     server.submit(world.submission())
     attempt = world.attempt(1)
     reporter = Reporter(Snapshot.read(attempt.snapshot).report)
-    reporter.tell(0, 0)
+    reporter.report(0, 0)
     worker = world.work(1)
     worker.handler.jobs.release_lease(NAME, "report", EndRecord(attempt.run, attempt.number, "FINISHED", 1.5e9))
     wait(server, JobState.FINISHED)
@@ -171,7 +171,7 @@ def test_what_a_program_of_your_own_has_done_is_not_known(world: World) -> None:
     server.submit(world.submission({"report": {"application": "own.py"}}))
     worker = world.work(1)
     wait(server, JobState.RUNNING)
-    Reporter(Snapshot.read(world.attempt(1).snapshot).report).tell(0, 0)
+    Reporter(Snapshot.read(world.attempt(1).snapshot).report).report(0, 0)
     assert (status(server).batches, status(server).rows) == (None, None)
     worker.end("FINISHED", 0)
     ended = wait(server, JobState.FINISHED)
@@ -211,14 +211,14 @@ def test_what_the_present_attempt_has_done_is_counted(world: World) -> None:
     worker = world.work(1)
     now = wait(server, JobState.RUNNING)
     assert (now.batches, now.rows) == (None, None)  # it has not said so far
-    Reporter(Snapshot.read(world.attempt(1).snapshot).report).tell(2, 15)
+    Reporter(Snapshot.read(world.attempt(1).snapshot).report).report(2, 15)
     now = status(server)
     assert (now.batches, now.rows) == (2, 15)
     assert [(each.batches, each.rows) for each in server.runs(NAME)[0].attempts] == [(2, 15)]
     worker.end("FAILED", 1, error="Oops", batches=3, rows=20)
     worker = world.work(2)
     wait(server, JobState.RUNNING)
-    Reporter(Snapshot.read(world.attempt(2).snapshot).report).tell(1, 7)
+    Reporter(Snapshot.read(world.attempt(2).snapshot).report).report(1, 7)
     assert (status(server).batches, status(server).rows) == (4, 27)
 
 

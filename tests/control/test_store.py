@@ -121,13 +121,13 @@ def test_a_change_is_made_whole_or_not_at_all(store: Store) -> None:
 
 
 def test_events_are_told_of_after_their_change(path: Path) -> None:
-    told: list[int] = []
-    store = Store(path, lambda: 5.0, told=lambda: told.append(len(store.events(0, 10))))
+    event_added: list[int] = []
+    store = Store(path, lambda: 5.0, event_added=lambda: event_added.append(len(store.events(0, 10))))
     with store.write():
         store.add_event("p", None, "submitted")
         store.add_event("p", "j", "state", state=JobState.RUNNING, detail="x" * 2000, fields={"a": 1})
-        assert told == []
-    assert told == [2]
+        assert event_added == []
+    assert event_added == [2]
     first, second = store.events(0, 10)
     assert (first.at, first.job, first.state, first.what) == (5.0, None, None, "submitted")
     assert (second.state, len(second.detail), second.fields) == (JobState.RUNNING, 1000, {"a": 1})

@@ -522,21 +522,21 @@ def test_a_start_that_failed_says_why_first(tmp_path: Path) -> None:
     before = "2026-11-28 10:00:00,000 ERROR jobpipe: an old one\n"
     log.write_text(before)
     begin = log.stat().st_size
-    assert local_server._told(log, begin) == f"it says no reason in its log, {log}"
+    assert local_server._failure_reason(log, begin) == f"it says no reason in its log, {log}"
     lines = [
         "2026-11-28 11:00:00,000 INFO jobpipe.control: it starts",
         "2026-11-28 11:00:01,000 WARNING jobpipe.net: slow",
         "jobpipe: port 8998 is taken; give another one",
     ]
     log.write_text(before + "\n".join(lines) + "\n")
-    assert local_server._told(log, begin).splitlines() == [
+    assert local_server._failure_reason(log, begin).splitlines() == [
         "port 8998 is taken; give another one",
         f"what it logged before, from WARNING up ({log}):",
         "  2026-11-28 11:00:01,000 WARNING jobpipe.net: slow",
     ]
     log.write_text("jobpipe: no luck\n")  # another file has taken its place
-    assert local_server._told(log, begin) == "no luck"
-    assert local_server._told(tmp_path / "none.log", 0) == f"it has no log at {tmp_path / 'none.log'}"
+    assert local_server._failure_reason(log, begin) == "no luck"
+    assert local_server._failure_reason(tmp_path / "none.log", 0) == f"it has no log at {tmp_path / 'none.log'}"
 
 
 def test_the_server_says_where_its_token_is(

@@ -71,16 +71,16 @@ class Server:
 
     def run_until(self, last: datetime) -> None:
         """Let time pass."""
-        look: datetime | None = self.now
+        next_check: datetime | None = self.now
         while True:
-            events = [*self._ends.values(), *([] if look is None else [look])]
+            events = [*self._ends.values(), *([] if next_check is None else [next_check])]
             if not events or min(events) > last:
                 break
             self.now = max(self.now, min(events))
             if self._outages and self.now >= self._outages[0]:
                 self.now = self._outages.pop(0) + timedelta(days=3)
             self._end_runs()
-            look = self._look()
+            next_check = self._next_check()
         self.now = max(self.now, last)
 
     def settle(self) -> None:
@@ -99,16 +99,16 @@ class Server:
         """Return what to do by the books; now and then ask twice."""
         self.looks += 1
         failed = self.intervals(IntervalState.FAILED)
-        books = ScheduleState(
+        state = ScheduleState(
             accepted=self.accepted,
             waiting=self.intervals(IntervalState.WAITING),
             running=self.intervals(IntervalState.RUNNING),
             failed=failed[: self.chance.choice((1, None))],
         )
         moment = self.now if now is None else now
-        decision = decide(self.rule, books, moment)
+        decision = decide(self.rule, state, moment)
         if self.looks % 50 == 1:
-            assert decision == decide(self.rule, books, moment)
+            assert decision == decide(self.rule, state, moment)
         assert decision.look_again is None or decision.look_again > moment
         return decision
 
@@ -131,7 +131,7 @@ class Server:
         self.most_running = max(self.most_running, len(self.intervals(IntervalState.RUNNING)))
         return True
 
-    def _look(self) -> datetime | None:
+    def _next_check(self) -> datetime | None:
         """Decide, and return when to do so again: when it said, or later, or earlier."""
         behind = timedelta(0)
         if self.chance.random() < self.trouble.backwards:

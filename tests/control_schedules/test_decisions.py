@@ -34,8 +34,8 @@ def hourly(**more: Any) -> Rule:
     return rule("hour", **more)
 
 
-def decision(of: Rule, now: str, **books: Any) -> Decision:
-    return decide(of, ScheduleState(accepted=at("2026-11-01 00:00"), **books), at(f"2026-11-01 {now}"))
+def decision(of: Rule, now: str, **state: Any) -> Decision:
+    return decide(of, ScheduleState(accepted=at("2026-11-01 00:00"), **state), at(f"2026-11-01 {now}"))
 
 
 # -- due or not
@@ -73,12 +73,12 @@ def test_no_interval_begins_at_the_end_or_later() -> None:
 
 def test_a_rule_that_was_changed() -> None:
     """It goes on where the former one came to; what a later start leaves out is listed."""
-    books = ScheduleState(accepted=at("2026-11-01 14:00"))
+    state = ScheduleState(accepted=at("2026-11-01 14:00"))
     now = at("2026-11-02 01:00")
-    assert decide(rule("day"), books, now).accept == span("2026-11-01 14:00", "2026-11-02 00:00")
-    found = decide(hourly(start="2026-11-01T22:00:00Z"), books, now)
+    assert decide(rule("day"), state, now).accept == span("2026-11-01 14:00", "2026-11-02 00:00")
+    found = decide(hourly(start="2026-11-01T22:00:00Z"), state, now)
     assert (found.left_out, found.accept) == ((hour(14, 22),), hour(22))
-    assert decide(hourly(start="2026-11-09T22:00:00Z"), books, now).left_out == ()
+    assert decide(hourly(start="2026-11-09T22:00:00Z"), state, now).left_out == ()
 
 
 # -- what was missed

@@ -254,7 +254,7 @@ def test_an_engine_that_hangs_hinders_no_other(
     pool.put(by("quartz", url="a"), tmp_path)
     eventually(lambda: len(quartz.MADE) == 1)
     pool.put(by("builtin", "shop.quick"), tmp_path)
-    builtin = pool._engines[pool._of["shop.quick"]]
+    builtin = pool._engines[pool._engine_keys["shop.quick"]]
     eventually(lambda: not builtin._wanted["shop.quick"].open)
     pool.close()
     assert "has not stopped within" in caplog.text

@@ -145,7 +145,7 @@ def test_a_clock_that_is_set(start: Start) -> None:
     assert fired.calls.empty()
     clock.set("2026-11-01 09:30:30")
     deadline = time.monotonic() + DEADLINE
-    while engine._seen > at("2026-11-01 09:30:30"):
+    while engine._last_now > at("2026-11-01 09:30:30"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     clock.set("2026-11-01 09:31:00")

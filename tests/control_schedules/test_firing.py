@@ -337,7 +337,7 @@ def test_what_a_schedule_needs_is_held(hourly: Hourly, world: World) -> None:
         hourly.end()
     eventually(lambda: held() == at("2026-11-21 14:00"))
     world.topics.held.clear()  # the topic was made again
-    hourly.server._holds.look()
+    hourly.server._hold_keeper.wake()
     eventually(lambda: held() == at("2026-11-21 14:00"))
     assert "is gone: it was dropped, or the topic was made again" in hourly.server.events()[-1].detail
     hourly.server.stop(NAME)
@@ -514,14 +514,14 @@ def test_a_gap_is_told_once_each_time(hourly: Hourly, world: World) -> None:
     eventually(lambda: name in world.topics.held)
     for count in (1, 2):
         world.topics.gaps[name] = "it was too old"
-        hourly.server._holds.look()
+        hourly.server._hold_keeper.wake()
         eventually(lambda: name not in world.topics.gaps)
-        hourly.server._holds.look()
+        hourly.server._hold_keeper.wake()
         eventually(lambda: name in world.topics.held)
         told = lambda: sum(each.what == "gap" for each in hourly.server.events())  # noqa: E731
         eventually(lambda told=told, count=count: told() == count)
         looks = world.topics.looks
-        eventually(lambda looks=looks: (hourly.server._holds.look() or world.topics.looks) > looks + 2)
+        eventually(lambda looks=looks: (hourly.server._hold_keeper.wake() or world.topics.looks) > looks + 2)
         assert told() == count
 
 
@@ -529,7 +529,7 @@ def test_a_schedule_that_begins_later_holds_nothing(hourly: Hourly, world: World
     world.topics.served.add("orders")
     hourly.submit(start="2026-12-24T00:00:00Z")
     looks = world.topics.looks
-    eventually(lambda: (hourly.server._holds.look() or world.topics.looks) >= looks)
+    eventually(lambda: (hourly.server._hold_keeper.wake() or world.topics.looks) >= looks)
     assert _held(world) is None
 
 

@@ -49,7 +49,7 @@ class Hours(Script):
                 if not self.submitted:
                     server.submit()
                     with server.store.write():
-                        server.scheduler.taken(server.pipeline, server.store.jobs())
+                        server.scheduler.store_schedules(server.pipeline, server.store.jobs())
                     self.submitted = True
                     self.now = at("2026-11-21 15:10").timestamp()
                 server.count_steps()
@@ -66,12 +66,12 @@ class HoursServer(ScriptServer):
 
     def __init__(self, script: Hours) -> None:
         super().__init__(script)
-        self.books = IntervalStore(self.store)
+        self.intervals = IntervalStore(self.store)
         self.scheduler = Scheduler(
             SchedulerDependencies(
                 store=self.store,
                 commands=self.commands,
-                look=lambda keys: self.reconciler.changed(),
+                notify_jobs=lambda keys: self.reconciler.changed(),
                 ends=lambda topic: 0,
                 clock=script.clock,
             ),
@@ -83,7 +83,7 @@ class HoursServer(ScriptServer):
         script = self.script
         self.reconciler.changed()
         for _ in range(MOST_STEPS):
-            self.scheduler.look(KEY)
+            self.scheduler.evaluate(KEY)
             self.reconciler.changed()
             self._tell()
             wait = self.reconciler.step()
@@ -92,7 +92,7 @@ class HoursServer(ScriptServer):
             script.now += 0.0 if wait == 0.0 else 1.0
             if wait is None and not script.roles:
                 return
-        raise AssertionError(f"it does not end: {self.books.intervals(*KEY, 10)}")
+        raise AssertionError(f"it does not end: {self.intervals.intervals(*KEY, 10)}")
 
 
 def lived(folder: Path, fatal: int | None, plugins: Plugins) -> Hours:

@@ -73,8 +73,8 @@ class Life:
             submission = Submission(file=self.folder / "p.yaml", folder=self.folder, tree=tree)
             asked = Asked(pipeline=pipeline, home=self.folder)
             self.commands.submit(submission, asked, self.now.timestamp())
-            self.scheduler.taken(pipeline, self.store.jobs())
-        row = self.books.schedule(*KEY)
+            self.scheduler.store_schedules(pipeline, self.store.jobs())
+        row = self.intervals.schedule(*KEY)
         assert row is not None
         self.first = row.accepted
 
@@ -84,13 +84,13 @@ class Life:
             self.store.close()
         self.plugins = Plugins()
         store = self.store = Store(self.folder / "server.db", lambda: self.now.timestamp())
-        self.books = IntervalStore(store)
+        self.intervals = IntervalStore(store)
         definitions = DefinitionCache(store, self.plugins)
         self.commands = PipelineCommands(store, definitions)
         dependencies = SchedulerDependencies(
             store=store,
             commands=self.commands,
-            look=lambda keys: None,
+            notify_jobs=lambda keys: None,
             ends=lambda topic: 0,
             clock=lambda: self.now.timestamp(),
         )
@@ -157,7 +157,7 @@ class Life:
             self.now += timedelta(hours=self.chance.uniform(0, 60))
         elif act < 0.65:
             with self.dangerous():
-                self.scheduler.look(KEY)
+                self.scheduler.evaluate(KEY)
         elif act < 0.9:
             run = self.run()
             if run is not None:
@@ -169,7 +169,7 @@ class Life:
 
     def end(self, run: RunRow, well: bool) -> None:
         """Let a run end; only a success that was stored counts."""
-        row = self.books.of_run(run.id)
+        row = self.intervals.of_run(run.id)
         assert row is not None
         assert row.state is IntervalState.RUNNING
         assert (run.lower, run.upper) == row.bounds
@@ -178,7 +178,7 @@ class Life:
 
     def person(self) -> None:
         """Retry, skip, pause or backfill."""
-        failed = [each for each in self.books.intervals(*KEY, 1000) if each.state is IntervalState.FAILED]
+        failed = [each for each in self.intervals.intervals(*KEY, 1000) if each.state is IntervalState.FAILED]
         what = self.chance.random()
         if failed and what < 0.5:
             run = str(self.chance.choice(failed).run)
@@ -194,7 +194,7 @@ class Life:
             self.first = min(self.first, *(each.lower for each in self.intervals_()))
 
     def intervals_(self) -> list[Interval]:
-        return [each.interval for each in self.books.intervals(*KEY, 10_000)] or [
+        return [each.interval for each in self.intervals.intervals(*KEY, 10_000)] or [
             Interval(self.first, at("2999-01-01"))
         ]
 
@@ -202,9 +202,9 @@ class Life:
         """Let all that is due end well."""
         self.scheduler.pause(*KEY, paused=False)
         for _ in range(5000):
-            self.scheduler.look(KEY)
+            self.scheduler.evaluate(KEY)
             run = self.run()
-            failed = [each for each in self.books.intervals(*KEY, 10_000) if each.state is IntervalState.FAILED]
+            failed = [each for each in self.intervals.intervals(*KEY, 10_000) if each.state is IntervalState.FAILED]
             if run is not None:
                 self.end(run, True)
             elif failed:
@@ -215,8 +215,8 @@ class Life:
 
     def check(self) -> list[IntervalRow]:
         """All that must hold at rest; return the intervals, in order."""
-        rows = sorted(self.books.intervals(*KEY, 10_000), key=lambda each: each.interval)
-        schedule = self.books.schedule(*KEY)
+        rows = sorted(self.intervals.intervals(*KEY, 10_000), key=lambda each: each.interval)
+        schedule = self.intervals.schedule(*KEY)
         assert schedule is not None
         assert all(one.interval.upper <= two.interval.lower for one, two in pairwise(rows)), "an overlap"
         since = [each for each in rows if each.interval.lower >= BEGIN - timedelta(days=40)]
@@ -230,7 +230,7 @@ class Life:
             if each.state is IntervalState.SUCCEEDED:
                 assert self.finished[str(each.run)] == 1, each
         assert sum(self.finished.values()) == sum(each.state is IntervalState.SUCCEEDED for each in rows)
-        assert not any(self.books.counts(*KEY)[state] for state in OPEN)
+        assert not any(self.intervals.counts(*KEY)[state] for state in OPEN)
         return rows
 
 

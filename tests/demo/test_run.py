@@ -15,7 +15,7 @@ from jobpipe.demo import demo_run, run_demo
 from jobpipe.demo.demo_folder import HOME, marked_processes
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples
 from jobpipe.jobs.foreground.foreground_run import RunResult
-from jobpipe.jobs.foreground.progress_display import open_board
+from jobpipe.jobs.foreground.progress_display import open_display
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.launchers import local_launcher
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
@@ -153,7 +153,7 @@ def test_boards_show_topics_and_lags(console: Console) -> None:
     views = [TopicView("flights", "live", 5000, 100.0, 2e6, "disk full", (line,)), TopicView("delays")]
     for plain in (True, False):
         shown = Console(file=io.StringIO(), width=200, force_terminal=True)
-        with open_board(shown, "demo", plain=plain) as board:
+        with open_display(shown, "demo", plain=plain) as board:
             board.show(views, [])
         for fact in ("flights", "5,000", "disk full", "audit", "1,234", "delays"):
             assert fact in text(shown)

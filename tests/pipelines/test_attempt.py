@@ -15,7 +15,7 @@ from pyspark import SparkContext
 
 from jobpipe.config import load
 from jobpipe.jobs.runner import spark_submit_entry
-from jobpipe.jobs.runner.attempt import _really
+from jobpipe.jobs.runner.attempt import _confirm_outcome
 from jobpipe.jobs.workloads.application import ApplicationWorkload
 from jobpipe.jobs.workloads.progress_reports import read_report
 from jobpipe.jobs.workloads.spark_session import session_keys
@@ -100,12 +100,12 @@ def test_a_stop_without_a_jvm_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     stopped = WorkloadOutcome(stopped=True, batches=3, rows=40)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as jvm:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
-        assert _really(stopped) == stopped
+        assert _confirm_outcome(stopped) == stopped
         jvm.kill()
         jvm.wait(DEADLINE)
-        told = _really(stopped)
+        told = _confirm_outcome(stopped)
         assert (told.error, told.stopped, told.batches, told.rows) == ("JvmGone", False, 3, 40)
-        assert _really(WorkloadOutcome()) == WorkloadOutcome()
+        assert _confirm_outcome(WorkloadOutcome()) == WorkloadOutcome()
 
 
 @pytest.mark.slow

@@ -13,7 +13,13 @@ import pytest
 from rich.console import Console
 
 from jobpipe.jobs.foreground import progress_display as module
-from jobpipe.jobs.foreground.progress_display import DisplayConsole, LineDisplay, LiveDisplay, common_prefix, open_board
+from jobpipe.jobs.foreground.progress_display import (
+    DisplayConsole,
+    LineDisplay,
+    LiveDisplay,
+    common_prefix,
+    open_display,
+)
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.model.job_states import JobState
@@ -52,11 +58,11 @@ class Plain:
 
 
 def test_which_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_board(console(terminal=True), "x", plain=False), LiveDisplay)
-    assert isinstance(open_board(console(terminal=True), "x", plain=True), LineDisplay)
-    assert isinstance(open_board(console(), "x", plain=False), LineDisplay)
+    assert isinstance(open_display(console(terminal=True), "x", plain=False), LiveDisplay)
+    assert isinstance(open_display(console(terminal=True), "x", plain=True), LineDisplay)
+    assert isinstance(open_display(console(), "x", plain=False), LineDisplay)
     monkeypatch.setenv("TERM", "dumb")  # it has no cursor that could go back
-    assert isinstance(open_board(console(terminal=True), "x", plain=False), LineDisplay)
+    assert isinstance(open_display(console(terminal=True), "x", plain=False), LineDisplay)
 
 
 def test_a_line_for_each_change_of_a_topic(clock: Clock) -> None:

@@ -13,7 +13,7 @@ import yaml
 from jobpipe.errors import CheckpointMismatch
 from jobpipe.jobs.workloads.query_shape import NAME as QUERY
 from jobpipe.jobs.workloads.query_shape import QueryShape, claim_shape
-from jobpipe.jobs.workloads.workload import failure, told_of_checkpoint
+from jobpipe.jobs.workloads.workload import failure, with_checkpoint_error
 from jobpipe.pipelines.checkpoints.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
 from jobpipe.pipelines.checkpoints.checkpoint_storage import claim, has_begun, look, storage_of
 from jobpipe.pipelines.loading.loader import load_pipeline
@@ -362,12 +362,12 @@ def test_a_note_that_is_damaged(tmp_path: Path) -> None:
 )
 def test_what_spark_says_of_such_a_checkpoint_is_final(tmp_path: Path, text: str) -> None:
     job = job_of(tmp_path)
-    done = told_of_checkpoint(failure(f"StreamingQueryException: {text}"), "file:/s/copy", job)
+    done = with_checkpoint_error(failure(f"StreamingQueryException: {text}"), "file:/s/copy", job)
     assert done.error == "CheckpointMismatch"
     assert done.message.startswith("the checkpoint in file:/s/copy does not fit job copy: StreamingQueryException")
     assert "--new-checkpoint copy" in done.message
     other = failure("StreamingQueryException: boom")
-    assert told_of_checkpoint(other, "file:/s/copy", job) is other
+    assert with_checkpoint_error(other, "file:/s/copy", job) is other
 
 
 @pytest.mark.parametrize(
@@ -376,14 +376,14 @@ def test_what_spark_says_of_such_a_checkpoint_is_final(tmp_path: Path, text: str
 )
 def test_what_a_row_says_is_no_word_of_spark(tmp_path: Path, batches: int, text: str) -> None:
     done = failure(f"StreamingQueryException: {text}", batches=batches)
-    assert told_of_checkpoint(done, "file:/s/copy", job_of(tmp_path)) is done
+    assert with_checkpoint_error(done, "file:/s/copy", job_of(tmp_path)) is done
 
 
 def test_a_job_without_a_checkpoint(tmp_path: Path) -> None:
     done = failure("StreamingQueryException: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] no")
-    assert told_of_checkpoint(done, "/s", job_of(tmp_path)).error == "CheckpointMismatch"
+    assert with_checkpoint_error(done, "/s", job_of(tmp_path)).error == "CheckpointMismatch"
     batch = {"execution": {"runtime-mode": "BATCH"}}
-    assert told_of_checkpoint(done, "/s", job_of(tmp_path, **batch)) is done
+    assert with_checkpoint_error(done, "/s", job_of(tmp_path, **batch)) is done
 
 
 def test_sources_in_another_order(tmp_path: Path) -> None:

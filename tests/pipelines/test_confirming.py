@@ -26,7 +26,7 @@ class Attempt:
         self.jobs: Jobs = self.handler.jobs
         self.lost: list[str] = []
         self.order(1)
-        self.holding = JobLease(self.jobs, *JOB, "run-1", 1, on_replaced=self.lost.append, on_stop=lambda: None)
+        self.job_lease = JobLease(self.jobs, *JOB, "run-1", 1, on_replaced=self.lost.append, on_stop=lambda: None)
 
     def order(self, number: int) -> None:
         self.jobs.set_order(*JOB, Order("run-1", number, "run"), self.jobs.state(*JOB).version)
@@ -42,26 +42,26 @@ def world() -> Iterator[MemoryWorld]:
 @pytest.fixture
 def attempt(world: MemoryWorld) -> Attempt:
     made = Attempt(world)
-    assert made.holding.take(5.0, lambda: False)
+    assert made.job_lease.acquire(5.0, lambda: False)
     return made
 
 
 def test_confirmed(attempt: Attempt) -> None:
     before = attempt.jobs.state(*JOB)
-    assert attempt.holding.confirm(5.0, lambda: False)
+    assert attempt.job_lease.confirm(5.0, lambda: False)
     assert attempt.jobs.state(*JOB) == before
 
 
 def test_taken_again_after_the_session(world: MemoryWorld, attempt: Attempt) -> None:
     world.expire(attempt.handler)
-    assert attempt.holding.confirm(5.0, lambda: False)
-    assert attempt.jobs.state(*JOB).lease == attempt.holding.lease
+    assert attempt.job_lease.confirm(5.0, lambda: False)
+    assert attempt.jobs.state(*JOB).lease == attempt.job_lease.lease
 
 
 def test_another_attempt_was_ordered(attempt: Attempt) -> None:
     attempt.order(2)
     with pytest.raises(LeaseLost, match="attempt 2 of run run-1"):
-        attempt.holding.confirm(5.0, lambda: False)
+        attempt.job_lease.confirm(5.0, lambda: False)
 
 
 def test_another_process_has_the_lease(world: MemoryWorld, attempt: Attempt) -> None:
@@ -70,11 +70,11 @@ def test_another_process_has_the_lease(world: MemoryWorld, attempt: Attempt) -> 
     jobs.stop()  # it looks after the lease no more
     jobs.join(DEADLINE)
     other = world.handler().jobs
-    other.evict_lease(*JOB, attempt.holding.lease.instance)
+    other.evict_lease(*JOB, attempt.job_lease.lease.instance)
     twin = JobLease(other, *JOB, "run-1", 1, on_replaced=lambda _: None, on_stop=lambda: None)
-    assert twin.take(5.0, lambda: False)
+    assert twin.acquire(5.0, lambda: False)
     with pytest.raises(LeaseLost):
-        attempt.holding.confirm(5.0, lambda: False)
+        attempt.job_lease.confirm(5.0, lambda: False)
     assert other.state(*JOB).lease == twin.lease
 
 
@@ -82,12 +82,12 @@ class TestTheRegistryIsAway:
     @pytest.fixture
     def away(self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         """Set while it is."""
-        event, take = threading.Event(), attempt.jobs.take_lease
+        event, acquire = threading.Event(), attempt.jobs.take_lease
 
         def take_lease(*given: Any) -> None:
             if event.is_set():
                 raise Unavailable("localhost", "no answer")
-            take(*given)
+            acquire(*given)
 
         monkeypatch.setattr(attempt.jobs, "take_lease", take_lease)
         event.set()
@@ -102,13 +102,13 @@ class TestTheRegistryIsAway:
                 away.clear()
             return False
 
-        assert attempt.holding.confirm(60.0, stopped)
+        assert attempt.job_lease.confirm(60.0, stopped)
         assert len(asked) == 2
 
     def test_for_so_long(self, attempt: Attempt, away: threading.Event) -> None:
         with pytest.raises(RegistryUnavailable):
-            attempt.holding.confirm(0.0, lambda: False)
+            attempt.job_lease.confirm(0.0, lambda: False)
 
     def test_a_stop_ends_the_waiting(self, attempt: Attempt, away: threading.Event) -> None:
         answers = iter((False, True))
-        assert not attempt.holding.confirm(60.0, lambda: next(answers))
+        assert not attempt.job_lease.confirm(60.0, lambda: next(answers))

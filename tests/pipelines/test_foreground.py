@@ -23,7 +23,14 @@ from jobpipe.errors import ConfigError, TopicNotFound
 from jobpipe.jobs.alerts.alert_queue import AlertQueue
 from jobpipe.jobs.foreground import foreground_run as foreground_module
 from jobpipe.jobs.foreground.foreground_alerts import ForegroundAlerts
-from jobpipe.jobs.foreground.foreground_run import RunResult, _chosen, _Foreground, _locked, _this_process, last_lines
+from jobpipe.jobs.foreground.foreground_run import (
+    RunResult,
+    _choose_jobs,
+    _Foreground,
+    _pipeline_lock,
+    _this_process,
+    last_lines,
+)
 from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.graph import graph_of
@@ -71,26 +78,26 @@ def view(state: JobState = JobState.FINISHED, detail: str = "", name: str = "rep
 
 
 def test_all_jobs_without_a_schedule(pipeline: Pipeline) -> None:
-    assert _chosen(pipeline, (), RunBounds()) == ["publish", "report"]
+    assert _choose_jobs(pipeline, (), RunBounds()) == ["publish", "report"]
 
 
 def test_those_that_are_named_once_each(pipeline: Pipeline) -> None:
-    assert _chosen(pipeline, ["audit", "report", "audit"], RunBounds()) == ["audit", "report"]
+    assert _choose_jobs(pipeline, ["audit", "report", "audit"], RunBounds()) == ["audit", "report"]
 
 
 def test_a_job_that_there_is_not(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigError, match=r"no job 'reprot'; .*report"):
-        _chosen(pipeline, ["report", "reprot"], RunBounds())
+        _choose_jobs(pipeline, ["report", "reprot"], RunBounds())
 
 
 def test_a_job_that_needs_bounds(write: Write) -> None:
     """It would fail, again and again."""
     named = loaded(write(FILE.replace("path: audit", 'path: "audit/${run.lower}"')))
-    assert _chosen(named, (), RunBounds()) == ["publish", "report"]
+    assert _choose_jobs(named, (), RunBounds()) == ["publish", "report"]
     with pytest.raises(ConfigError, match=r"job audit cannot run: its sink names \$\{run.lower\}, and .* no bounds"):
-        _chosen(named, ["audit"], RunBounds())
+        _choose_jobs(named, ["audit"], RunBounds())
     bounds = bounds_of(named, ["audit"], "2026-11-21", "2026-11-22T00:00:00+01:00")
-    assert _chosen(named, ["audit"], bounds) == ["audit"]
+    assert _choose_jobs(named, ["audit"], bounds) == ["audit"]
     assert bounds == RunBounds(datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC))
 
 
@@ -118,7 +125,7 @@ def test_bounds_that_do_not_fit(
 def test_a_file_of_schedules(write: Write) -> None:
     text = FILE[: FILE.index("  publish:")] + FILE[FILE.index("  audit:") :]
     with pytest.raises(ConfigError, match="--only"):
-        _chosen(load_pipeline(write(text)), (), RunBounds())
+        _choose_jobs(load_pipeline(write(text)), (), RunBounds())
 
 
 @pytest.fixture
@@ -127,16 +134,16 @@ def places(tmp_path: Path) -> PipelinePaths:
 
 
 def test_a_second_run_is_refused(places: PipelinePaths) -> None:
-    with _locked(places, "flights"):
+    with _pipeline_lock(places, "flights"):
         with (
             pytest.raises(ConfigError, match=f"flights is already running, by process {os.getpid()};") as told,
-            _locked(places, "flights"),
+            _pipeline_lock(places, "flights"),
         ):
             pass
         on_page(told.value, "pipeline … is already running,")
-        with _locked(PipelinePaths.of(places.folder, "another"), "another"):
+        with _pipeline_lock(PipelinePaths.of(places.folder, "another"), "another"):
             pass
-    with _locked(places, "flights"):
+    with _pipeline_lock(places, "flights"):
         assert places.lock.read_text() == str(os.getpid())
     assert places.lock.stat().st_mode & 0o777 == 0o600
     assert places.folder.stat().st_mode & 0o777 == 0o700
@@ -155,11 +162,11 @@ with _locked(Places.of(Path(sys.argv[1]), "flights"), "flights"):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"locked\n"
-        with pytest.raises(ConfigError, match=f"by process {process.pid};"), _locked(places, "flights"):
+        with pytest.raises(ConfigError, match=f"by process {process.pid};"), _pipeline_lock(places, "flights"):
             pass
         process.kill()
         process.wait(DEADLINE)
-    with _locked(places, "flights"):
+    with _pipeline_lock(places, "flights"):
         assert places.lock.read_text() == str(os.getpid())
 
 
@@ -255,7 +262,7 @@ def run(
         def statuses(self, topics: Any, timeout: float) -> dict[str, Any]:
             return {}
 
-    told = alerts(pipeline) if seen is None else SimpleNamespace(look=lambda views, topics: seen.extend(views))
+    told = alerts(pipeline) if seen is None else SimpleNamespace(update=lambda views, topics: seen.extend(views))
     foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout, told, clock=clock)  # type: ignore[arg-type]
     return foreground.run()
 
@@ -312,7 +319,7 @@ def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
     jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
     told = alerts(pipeline)
     foreground = _Foreground(graph_of(pipeline), jobs, admin, board, None, told)  # type: ignore[arg-type]
-    foreground._look()
+    foreground._poll()
     assert [(job.name, job.lag_rows) for job in shown] == [("publish", None), ("report", 12)]
 
 

@@ -65,15 +65,15 @@ class World:
     def order(self, attempt: int, want: str = "run", run: str = "r1") -> None:
         self.jobs.set_order(*JOB, Order(run, attempt, want), self.jobs.state(*JOB).version)
 
-    def holding(self, attempt: int = 1, run: str = "r1", jobs: Jobs | None = None) -> JobLease:
+    def job_lease(self, attempt: int = 1, run: str = "r1", jobs: Jobs | None = None) -> JobLease:
         jobs = self.session().jobs if jobs is None else jobs
         return JobLease(jobs, *JOB, run, attempt, on_replaced=self.replaced, on_stop=self.stop)
 
-    def take(self, holding: JobLease, seconds: float = DEADLINE) -> bool:
-        return holding.take(seconds, self.stopped.is_set)
+    def acquire(self, job_lease: JobLease, seconds: float = DEADLINE) -> bool:
+        return job_lease.acquire(seconds, self.stopped.is_set)
 
-    def taking(self, holding: JobLease) -> Future[bool]:
-        return self.pool.submit(self.take, holding)
+    def taking(self, job_lease: JobLease) -> Future[bool]:
+        return self.pool.submit(self.acquire, job_lease)
 
     @property
     def lease(self) -> Lease | None:
@@ -95,8 +95,8 @@ def world() -> Iterator[World]:
 
 def test_the_attempt_that_was_ordered_takes_it(world: World) -> None:
     world.order(1)
-    held = world.holding()
-    assert world.take(held)
+    held = world.job_lease()
+    assert world.acquire(held)
     assert world.lease == held.lease
     assert (held.lease.run, held.lease.attempt, held.lease.pid) == ("r1", 1, os.getpid())
     assert held.lease.place == Place.here()
@@ -107,19 +107,19 @@ def test_the_attempt_that_was_ordered_takes_it(world: World) -> None:
 def test_another_attempt_was_ordered(world: World, run: str, attempt: int) -> None:
     world.order(attempt, run=run)
     with pytest.raises(LeaseLost, match=f"attempt {attempt} of run {run} may"):
-        world.take(world.holding())
+        world.acquire(world.job_lease())
     assert world.lease is None
 
 
 def test_nothing_was_ordered(world: World) -> None:
     with pytest.raises(LeaseLost, match="no order"):
-        world.take(world.holding())
+        world.acquire(world.job_lease())
 
 
 def test_a_live_holder_is_waited_for(world: World) -> None:
     world.order(1)
-    first, second = world.holding(1), world.holding(2)
-    assert world.take(first)
+    first, second = world.job_lease(1), world.job_lease(2)
+    assert world.acquire(first)
     world.order(2)
     assert "attempt 2 of run r1" in world.replaced.wait()[0]
     taking = world.taking(second)
@@ -133,9 +133,9 @@ def test_a_live_holder_is_waited_for(world: World) -> None:
 
 def test_an_attempt_that_is_not_wanted_any_more_while_it_waits(world: World) -> None:
     world.order(1)
-    assert world.take(world.holding(1))
+    assert world.acquire(world.job_lease(1))
     world.order(2)
-    taking = world.taking(world.holding(2))
+    taking = world.taking(world.job_lease(2))
     world.order(3)
     with pytest.raises(LeaseLost, match="attempt 3 of run r1 may"):
         taking.result(DEADLINE)
@@ -157,8 +157,8 @@ def test_a_dead_process_has_no_lease(world: World) -> None:
     dead = Lease("r1", 1, here.host, pid, started, "dead", "", here.boot, here.pid_namespace, ticks)
     world.session().jobs.take_lease(*JOB, dead, lambda why: None)
     world.order(2)
-    held = world.holding(2)
-    assert world.take(held)
+    held = world.job_lease(2)
+    assert world.acquire(held)
     assert world.lease == held.lease
 
 
@@ -171,7 +171,7 @@ def test_of_another_host_nobody_can_say_that_it_is_dead(world: World) -> None:
     session = world.session()
     session.jobs.take_lease(*JOB, other, lambda why: None)
     world.order(2)
-    taking = world.taking(world.holding(2))
+    taking = world.taking(world.job_lease(2))
     time.sleep(0.2)  # nothing happens
     assert world.lease == other
     session.shutdown()
@@ -180,8 +180,8 @@ def test_of_another_host_nobody_can_say_that_it_is_dead(world: World) -> None:
 
 def test_a_stop_is_heard(world: World) -> None:
     world.order(1)
-    held = world.holding()
-    assert world.take(held)
+    held = world.job_lease()
+    assert world.acquire(held)
     world.order(1, "stop")
     world.stop.wait()
     assert world.replaced.calls == []
@@ -191,7 +191,7 @@ def test_a_stop_is_heard(world: World) -> None:
 
 def test_a_stop_of_another_attempt_is_none(world: World) -> None:
     world.order(1)
-    assert world.take(world.holding())
+    assert world.acquire(world.job_lease())
     world.order(2, "stop")
     world.replaced.wait()
     assert world.stop.calls == []
@@ -199,9 +199,9 @@ def test_a_stop_of_another_attempt_is_none(world: World) -> None:
 
 def test_a_stop_while_it_waits(world: World) -> None:
     world.order(1)
-    assert world.take(world.holding(1))
+    assert world.acquire(world.job_lease(1))
     world.order(2)
-    taking = world.taking(world.holding(2))
+    taking = world.taking(world.job_lease(2))
     world.order(2, "stop")
     world.stop.wait()
     world.stopped.set()
@@ -211,8 +211,8 @@ def test_a_stop_while_it_waits(world: World) -> None:
 def test_it_is_told_once_that_it_was_replaced(world: World) -> None:
     world.order(1)
     session = world.session()
-    held = world.holding(jobs=session.jobs)
-    assert world.take(held)
+    held = world.job_lease(jobs=session.jobs)
+    assert world.acquire(held)
     world.order(2)
     world.replaced.wait()
     world.tree.expire(session)  # now the thread that looks after leases hears of it, too
@@ -224,8 +224,8 @@ def test_it_is_told_once_that_it_was_replaced(world: World) -> None:
 def test_a_session_that_expires_is_no_loss(world: World) -> None:
     world.order(1)
     session = world.session()
-    held = world.holding(jobs=session.jobs)
-    assert world.take(held)
+    held = world.job_lease(jobs=session.jobs)
+    assert world.acquire(held)
     world.tree.expire(session)
     eventually(lambda: world.lease == held.lease)
     assert world.replaced.calls == []
@@ -235,22 +235,22 @@ def test_a_session_that_expires_is_no_loss(world: World) -> None:
 
 def test_release_leaves_the_end_record(world: World) -> None:
     world.order(1)
-    held = world.holding()
-    assert world.take(held)
+    held = world.job_lease()
+    assert world.acquire(held)
     held.release(END, DEADLINE)
     assert (world.lease, world.jobs.state(*JOB).end) == (None, END)
     world.order(2)
-    assert world.take(world.holding(2))
+    assert world.acquire(world.job_lease(2))
     assert world.replaced.calls == []  # what is ordered after the end does not concern it
 
 
 def test_release_after_it_was_replaced(world: World) -> None:
     world.order(1)
-    held = world.holding()
-    assert world.take(held)
+    held = world.job_lease()
+    assert world.acquire(held)
     world.jobs.evict_lease(*JOB, held.lease.instance)
     world.order(2)
-    world.session().jobs.take_lease(*JOB, world.holding(2).lease, lambda why: None)
+    world.session().jobs.take_lease(*JOB, world.job_lease(2).lease, lambda why: None)
     world.replaced.wait()
     with contextlib.suppress(LeaseLost):  # unless its thread has heard of it, and has nothing to let go
         held.release(END, DEADLINE)
@@ -313,8 +313,8 @@ def test_the_registry_comes_back(world: World) -> None:
     world.order(1)
     jobs = Away(world.session().jobs, "take_lease")
     jobs.answers = 5
-    held = world.holding(jobs=jobs)  # type: ignore[arg-type]
-    assert world.take(held)
+    held = world.job_lease(jobs=jobs)  # type: ignore[arg-type]
+    assert world.acquire(held)
     jobs._method, jobs.calls = "release_lease", 0
     held.release(END, DEADLINE)
     assert (jobs.calls, world.jobs.state(*JOB).end) == (5, END)
@@ -323,10 +323,10 @@ def test_the_registry_comes_back(world: World) -> None:
 def test_the_patience_has_an_end(world: World, clock: Clock) -> None:
     world.order(1)
     jobs = Away(world.session().jobs, "take_lease")
-    held = world.holding(jobs=jobs)  # type: ignore[arg-type]
-    held._news = clock
+    held = world.job_lease(jobs=jobs)  # type: ignore[arg-type]
+    held._wake = clock
     with pytest.raises(RegistryUnavailable, match="it is away"):
-        world.take(held, 3.5)
+        world.acquire(held, 3.5)
     assert clock.now == 4.0
     assert 5 <= jobs.calls < 20  # now and each second; and when the watch told how things are
     assert all(watch.ended for watch in world.handlers[1]._watches)
@@ -337,16 +337,16 @@ def test_a_stop_ends_the_patience(world: World) -> None:
     world.order(1)
     jobs = Away(world.session().jobs, "take_lease")
     jobs.asked = world.stopped.set
-    assert not world.take(world.holding(jobs=jobs))  # type: ignore[arg-type]
+    assert not world.acquire(world.job_lease(jobs=jobs))  # type: ignore[arg-type]
 
 
 def test_letting_go_is_tried_now_and_then(world: World, clock: Clock) -> None:
     """Also when there was news before."""
     world.order(1)
     jobs = Away(world.session().jobs, "release_lease")
-    held = world.holding(jobs=jobs)  # type: ignore[arg-type]
-    held._news = clock
-    assert world.take(held)
+    held = world.job_lease(jobs=jobs)  # type: ignore[arg-type]
+    held._wake = clock
+    assert world.acquire(held)
     world.order(1, "stop")
     world.stop.wait()
     with pytest.raises(RegistryUnavailable, match="it is away"):

@@ -29,7 +29,7 @@ class Looks:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.rooms: BlockedDetector[str] = BlockedDetector(clock)
+        self.detector: BlockedDetector[str] = BlockedDetector(clock)
         self.rows = 0
 
     def __call__(self, waiting: str | None, seconds: float = 0.0, *, rows: int = 0) -> dict[str, str | None]:
@@ -37,7 +37,7 @@ class Looks:
         until = self.clock.now + seconds
         while True:
             self.rows += rows
-            found = self.rooms.look([TopicView("t", "live", self.rows, waiting=waiting)], {"t": "j"})
+            found = self.detector.update([TopicView("t", "live", self.rows, waiting=waiting)], {"t": "j"})
             if self.clock.now >= until:
                 return found
             self.clock.now += 2.0
@@ -71,15 +71,15 @@ def test_an_acknowledgement_that_does_not_come_is_no_full_topic(clock: Clock) ->
 
 
 def test_of_two_topics_one_is_enough(clock: Clock) -> None:
-    rooms: BlockedDetector[str] = BlockedDetector(clock)
+    detector: BlockedDetector[str] = BlockedDetector(clock)
     views = [TopicView("a", "live"), TopicView("b", "live", waiting="why")]
     publishing = {"a": "j", "b": "j"}
-    assert rooms.look(views, publishing) == {}
+    assert detector.update(views, publishing) == {}
     clock.now += FREE_SECONDS
-    assert rooms.look(views, publishing) == {}  # of b it is not known yet
+    assert detector.update(views, publishing) == {}  # of b it is not known yet
     clock.now += BLOCKED_SECONDS
-    assert rooms.look(views, publishing) == {"j": "topic b has no room: why"}
-    assert rooms.look(views, {"a": "j"}) == {"j": None}
+    assert detector.update(views, publishing) == {"j": "topic b has no room: why"}
+    assert detector.update(views, {"a": "j"}) == {"j": None}
 
 
 def changes(lags: LagDetector[str], clock: Clock, rows: int | None, seconds: float = 0.0) -> list[bool]:
@@ -87,7 +87,7 @@ def changes(lags: LagDetector[str], clock: Clock, rows: int | None, seconds: flo
     found = []
     for wait in (0.0, seconds) if seconds else (0.0,):
         clock.now += wait
-        found += lags.look({} if rows is None else {"j": rows}, {"j": [THRESHOLD]})
+        found += lags.update({} if rows is None else {"j": rows}, {"j": [THRESHOLD]})
     return [change.lags for change in found]
 
 

@@ -17,8 +17,8 @@ def path(tmp_path: Path) -> Path:
 def test_the_newest_is_read(path: Path) -> None:
     reporter = Reporter(path)
     assert read_report(path) is None
-    reporter.tell(1, 10)
-    reporter.tell(2, 30)
+    reporter.report(1, 10)
+    reporter.report(2, 30)
     assert read_report(path) == Report(batches=2, rows=30)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["report.json"]
@@ -33,24 +33,24 @@ def test_the_newest_is_read(path: Path) -> None:
     ],
 )
 def test_one_line_of_an_error(path: Path, error: str, line: str) -> None:
-    Reporter(path).tell(0, 0, error)
+    Reporter(path).report(0, 0, error)
     assert read_report(path) == Report(error=line)
 
 
 def test_that_the_work_has_begun_stays_told(path: Path) -> None:
     reporter = Reporter(path)
-    reporter.tell(0, 0)
+    reporter.report(0, 0)
     assert read_report(path) == Report()
     reporter.start()
     assert read_report(path) == Report(started=True)
-    reporter.tell(1, 2)
+    reporter.report(1, 2)
     assert read_report(path) == Report(batches=1, rows=2, started=True)
 
 
 def test_the_exit_code_is_the_last_word(path: Path) -> None:
     """V14: with what was told before; not after the one who reads it has removed the file."""
     reporter = Reporter(path)
-    reporter.tell(2, 30, "ValueError: no amount")
+    reporter.report(2, 30, "ValueError: no amount")
     reporter.end(75)
     assert read_report(path) == Report(batches=2, rows=30, error="ValueError: no amount", exit_code=75)
     path.unlink()
@@ -67,12 +67,12 @@ def test_what_is_no_report(path: Path, text: str) -> None:
 
 def test_no_file_is_wanted() -> None:
     reporter = Reporter(None)
-    reporter.tell(1, 1, "x")
+    reporter.report(1, 1, "x")
     reporter.end(0)
 
 
 def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     reporter = Reporter(tmp_path / "file" / "report.json")
-    reporter.tell(1, 1)
+    reporter.report(1, 1)
     reporter.end(0)

@@ -69,7 +69,7 @@ def test_states_are_told_to_those_that_named_them(pipeline: Pipeline) -> None:
     outbox = Kept()
     with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
         for state in ("RUNNING", "BLOCKED", "BLOCKED", "LOST", "RUNNING", "BLOCKED", "FAILED", "FAILED"):
-            alerts.look([view(JobState(state))], [])
+            alerts.update([view(JobState(state))], [])
     two = ("BLOCKED", "report", 2)
     assert outbox.told == [two, ("LOST", "report", 1), two, ("FAILED", "report", 1), ("FAILED", "report", 2)]
     assert outbox.calls == ["start", CLOSE_SECONDS]
@@ -83,7 +83,7 @@ def test_what_an_error_says_is_not_told(pipeline: Pipeline) -> None:
     outbox = Kept()
     with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
         cause = "ValueError: no flight UA1545: of Anna"
-        alerts.look([view(JobState.FAILED, f"{cause} (transform 1)", cause)], [])
+        alerts.update([view(JobState.FAILED, f"{cause} (transform 1)", cause)], [])
     assert outbox.alerts[0].detail == "ValueError (transform 1)"
 
 
@@ -94,10 +94,10 @@ def test_a_lag_is_told_once(pipeline: Pipeline) -> None:
         return TopicView("flights", "live", subscriptions=(SubscriptionView("flights.report", "x", 1, rows, 0),))
 
     with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
-        alerts.look([view(JobState.RUNNING)], [topic(9)])
+        alerts.update([view(JobState.RUNNING)], [topic(9)])
 
         def told() -> bool:
-            alerts.look([view(JobState.RUNNING)], [topic(10)])
+            alerts.update([view(JobState.RUNNING)], [topic(10)])
             return bool(outbox.alerts)
 
         eventually(told)
@@ -117,7 +117,7 @@ def test_without_alerts_nothing_begins(write: Write) -> None:
     outbox = Kept()
     plain = loaded(write("pipeline: {name: flights}\n" + FILE[FILE.index("jobs:") :]))
     with ForegroundAlerts(plain, ["flights"], outbox) as alerts:
-        alerts.look([view(JobState.FAILED)], [])
+        alerts.update([view(JobState.FAILED)], [])
     assert (outbox.calls, outbox.alerts) == ([CLOSE_SECONDS], [])
 
 

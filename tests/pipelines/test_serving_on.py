@@ -86,14 +86,14 @@ def test_from_the_second_look_on(
     serving: KeepServing, topic: TopicNode, stand_ins: Served, jobs: dict[str, Any]
 ) -> None:
     """At the first one a coordinator may be about to follow another."""
-    serving._look(topic)
+    serving._check_topic(topic)
     assert stand_ins.made == []
-    serving._look(topic)
-    serving._look(topic)
+    serving._check_topic(topic)
+    serving._check_topic(topic)
     assert (stand_ins.made, stand_ins.closed) == (["flights"], 0)
     jobs["report"].ended = True
-    serving._look(topic)
-    serving._look(topic)
+    serving._check_topic(topic)
+    serving._check_topic(topic)
     assert (stand_ins.made, stand_ins.closed) == (["flights"], 1)
 
 
@@ -102,31 +102,31 @@ def test_not_while_its_job_lives(
 ) -> None:
     jobs["publish"].ended = False
     for _ in range(3):
-        serving._look(topic)
+        serving._check_topic(topic)
     assert stand_ins.made == []
 
 
 @pytest.mark.parametrize("answer", [LinkBroken("it was killed"), False])
 def test_one_that_ended_is_made_anew(serving: KeepServing, topic: TopicNode, stand_ins: Served, answer: Any) -> None:
-    serving._look(topic)
-    serving._look(topic)
+    serving._check_topic(topic)
+    serving._check_topic(topic)
     stand_ins.answer = answer
     if answer is False:
-        serving._look(topic)
+        serving._check_topic(topic)
     else:
         with pytest.raises(LinkBroken):
-            serving._look(topic)
+            serving._check_topic(topic)
     assert stand_ins.closed == 1
     stand_ins.answer = True
-    serving._look(topic)
-    serving._look(topic)
+    serving._check_topic(topic)
+    serving._check_topic(topic)
     assert (stand_ins.made, stand_ins.closed) == (["flights", "flights"], 1)
 
 
 def test_a_topic_that_nobody_names_any_more_is_left(serving: KeepServing, topic: TopicNode, stand_ins: Served) -> None:
-    serving._look(topic)
-    serving._look(topic)
-    serving._leave_others([topic])
+    serving._check_topic(topic)
+    serving._check_topic(topic)
+    serving._stop_serving_others([topic])
     assert stand_ins.closed == 0
-    serving._leave_others([])
+    serving._stop_serving_others([])
     assert (stand_ins.closed, serving._serving) == (1, {})

@@ -196,7 +196,7 @@ def test_a_driver_that_does_not_end_after_its_record(world: World) -> None:
 
 
 def test_where_the_log_is(world: World) -> None:
-    spec = world.setting.pipeline.spec
+    spec = world.context.pipeline.spec
     restart = spec.restart.model_copy(update={"policy": "never"})
     status = world.launcher.status
 
@@ -205,7 +205,7 @@ def test_where_the_log_is(world: World) -> None:
         return LaunchStatus(found.state, found.exit_code, "its log is on worker w1")
 
     world.launcher.status = with_detail  # type: ignore[method-assign]
-    world.start(pipeline=replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart})))
+    world.start(pipeline=replace(world.context.pipeline, spec=spec.model_copy(update={"restart": restart})))
     world.attempt()
     eventually(lambda: world.job.view.detail == "its log is on worker w1")
     world.launcher.end(1, None)

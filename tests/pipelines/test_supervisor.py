@@ -107,7 +107,7 @@ class World:
         self.jobs = Away(self.session().jobs)
         self.launcher = Fake()
         pipeline = loaded(write(FILE))
-        self.setting = RunContext(
+        self.context = RunContext(
             pipeline=replace(pipeline, launcher=replace(pipeline.launcher, plugin=self.launcher)),
             places=PipelinePaths.of(home, "flights"),
             jobs=self.jobs,  # type: ignore[arg-type]
@@ -125,9 +125,9 @@ class World:
         self.handlers.append(handler)
         return handler
 
-    def start(self, **setting: Any) -> SupervisedJob:
-        self.setting = replace(self.setting, **setting)
-        self.job = SupervisedJob(self.setting, self.setting.pipeline.jobs["report"])
+    def start(self, **context: Any) -> SupervisedJob:
+        self.context = replace(self.context, **context)
+        self.job = SupervisedJob(self.context, self.context.pipeline.jobs["report"])
         self.job.start()
         return self.job
 
@@ -184,12 +184,12 @@ def test_a_job_that_finishes(world: World) -> None:
     attempt = world.attempt()
     assert (attempt.pipeline, attempt.job, attempt.run, attempt.number) == ("flights", "report", "r1", 1)
     assert attempt.environment == {"MORE": "given"}
-    assert attempt.log == world.setting.places.log("report") == job.view.log
+    assert attempt.log == world.context.places.log("report") == job.view.log
     assert world.order == Order("r1", 1, "run")
     snapshot = Snapshot.read(attempt.snapshot)
     assert (snapshot.job, snapshot.run, snapshot.attempt) == ("report", "r1", 1)
-    assert (snapshot.parent, snapshot.stop_seconds) == (world.setting.parent, DEADLINE)
-    assert snapshot.storage == world.setting.places.storage(world.setting.pipeline, "report")
+    assert (snapshot.parent, snapshot.stop_seconds) == (world.context.parent, DEADLINE)
+    assert snapshot.storage == world.context.places.storage(world.context.pipeline, "report")
     view = world.wait(JobState.SUBMITTED)
     assert (view.attempt, view.attempts, view.detail) == (1, 1, "")
 
@@ -205,7 +205,7 @@ def test_a_job_that_finishes(world: World) -> None:
 
 
 def test_a_job_that_was_not_started_has_not_ended(world: World) -> None:
-    job = SupervisedJob(world.setting, world.setting.pipeline.jobs["report"])
+    job = SupervisedJob(world.context, world.context.pipeline.jobs["report"])
     assert not job.ended
     assert (job.view.state, job.view.seconds, job.view.attempt) == (JobState.SUBMITTED, 0.0, 0)
     job.join(0.0)
@@ -228,7 +228,7 @@ def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
     view = world.end()
     assert (view.state, view.detail) == (JobState.FAILED, "OSError (topic a)")
     assert (view.attempt, view.attempts, view.batches, view.rows) == (3, 3, 6, 30)
-    assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
+    assert list(world.context.places.snapshot("report", 1).parent.iterdir()) == []
 
 
 def test_a_job_is_starting_until_it_has_reported_that_its_work_begins(world: World) -> None:
@@ -251,9 +251,9 @@ def test_why_a_job_was_restarted_is_said_for_a_minute() -> None:
 
 def test_between_two_attempts_it_says_what_comes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restart_policy, "_spread", lambda: 1.0)
-    spec = world.setting.pipeline.spec
+    spec = world.context.pipeline.spec
     restart = spec.restart.model_copy(update={"delay": 300.0, "max_delay": 300.0})
-    pipeline = replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart}))
+    pipeline = replace(world.context.pipeline, spec=spec.model_copy(update={"restart": restart}))
     job = world.start(pipeline=pipeline)
     world.attempt()
     world.leave(world.run(1), 1, "FAILED", 1, error="OSError")
@@ -315,9 +315,9 @@ def test_a_run_that_was_replaced_between_two_attempts_makes_no_more(world: World
     [(KILLED, "was killed by signal 9"), (1, "ended with code 1"), (0, "ended with code 0"), (None, "ended")],
 )
 def test_without_an_end_record_it_is_started_again(world: World, code: int | None, how: str) -> None:
-    spec = world.setting.pipeline.spec
+    spec = world.context.pipeline.spec
     restart = spec.restart.model_copy(update={"max_attempts": 2})
-    world.start(pipeline=replace(world.setting.pipeline, spec=spec.model_copy(update={"restart": restart})))
+    world.start(pipeline=replace(world.context.pipeline, spec=spec.model_copy(update={"restart": restart})))
     assert world.attempt().number == 1
     world.launcher.end(1, code)
     assert world.attempt().number == 2
@@ -386,7 +386,7 @@ def test_a_stop_before_it_has_the_lease(world: World) -> None:
 
 
 def test_a_stop_before_it_was_started(world: World) -> None:
-    job = SupervisedJob(world.setting, world.setting.pipeline.jobs["report"])
+    job = SupervisedJob(world.context, world.context.pipeline.jobs["report"])
     world.job = job
     job.stop()
     job.start()
@@ -417,7 +417,7 @@ def test_a_failure_that_a_process_outlives_stays_one(world: World) -> None:
     job = world.start(stop_seconds=0.05)
     world.attempt()
     world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", 1.5e9, error="OSError"))
-    eventually(lambda: world.job is not None and world.job._seen is not None and world.job._seen.end is not None)
+    eventually(lambda: world.job is not None and world.job._records is not None and world.job._records.end is not None)
     job.stop()
     view = world.end()
     assert (view.state, view.detail, world.launcher.canceled) == (JobState.FAILED, "OSError", ["1"])
@@ -438,27 +438,27 @@ def test_what_an_attempt_reports(world: World, monkeypatch: pytest.MonkeyPatch) 
     job = world.start()
     reporter = Reporter(Snapshot.read(world.attempt().snapshot).report)
     handler = world.run(1)
-    reporter.tell(2, 20)
+    reporter.report(2, 20)
     eventually(lambda: (job.view.batches, job.view.rows) == (2, 20))
-    reporter.tell(3, 30, "ValueError: no amount")
+    reporter.report(3, 30, "ValueError: no amount")
     world.leave(handler, 1, "FAILED", 1, error="ValueError", place="stage 2", batches=3, rows=30)
     world.attempt()
-    reporter = Reporter(world.setting.places.report("report", 2))
+    reporter = Reporter(world.context.places.report("report", 2))
     handler = world.run(2)
-    reporter.tell(1, 5)
+    reporter.report(1, 5)
     eventually(lambda: (job.view.batches, job.view.rows) == (4, 35))
-    reporter.tell(1, 5, "SchemaMismatch: no column b")
+    reporter.report(1, 5, "SchemaMismatch: no column b")
     world.leave(handler, 2, "FAILED", 1, error="SchemaMismatch", place="stage 2", batches=1, rows=5)
     view = world.end()
     assert (view.detail, view.cause) == ("SchemaMismatch: no column b (stage 2)", "SchemaMismatch: no column b")
     assert (view.batches, view.rows) == (4, 35)
-    assert list(world.setting.places.report("report", 2).parent.iterdir()) == []
+    assert list(world.context.places.report("report", 2).parent.iterdir()) == []
 
 
 def test_what_a_killed_attempt_has_reported_counts(world: World) -> None:
     job = world.start()
     world.attempt()
-    Reporter(world.setting.places.report("report", 1)).tell(2, 20)
+    Reporter(world.context.places.report("report", 1)).report(2, 20)
     world.launcher.end(1, KILLED)
     world.attempt()
     assert (job.view.batches, job.view.rows) == (2, 20)
@@ -564,7 +564,7 @@ def test_a_launcher_that_cannot_start_it_now(world: World) -> None:
     world.launcher.fails = [OSError("no more processes")]
     world.start()
     assert world.attempt().number == 2
-    assert [each.name for each in world.setting.places.snapshot("report", 1).parent.iterdir()] == ["report-2.json"]
+    assert [each.name for each in world.context.places.snapshot("report", 1).parent.iterdir()] == ["report-2.json"]
 
 
 def test_a_launcher_that_never_will(world: World) -> None:
@@ -584,7 +584,7 @@ def test_a_launcher_with_a_bug(world: World, caplog: pytest.LogCaptureFixture) -
     view = world.end()
     assert (view.state, view.detail) == (JobState.FAILED, "ZeroDivisionError: a bug")
     assert "ZeroDivisionError" in caplog.text
-    assert list(world.setting.places.snapshot("report", 1).parent.iterdir()) == []
+    assert list(world.context.places.snapshot("report", 1).parent.iterdir()) == []
 
 
 def test_a_topic_without_room(world: World) -> None:

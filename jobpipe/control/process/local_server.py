@@ -52,11 +52,11 @@ def ensure_server(config: Config, config_file: Path | None) -> ServerAddress:
     """
     files = ServerFiles.of(config.home)
     if not config.embedded or files.running():
-        return _awaited(config, files, None) if files.running() else require_server(config)
+        return _wait_until_running(config, files, None) if files.running() else require_server(config)
     files.make()
     begin = files.log.stat().st_size if files.log.exists() else 0
     command = [*_program(), "--config", str(config_file or os.devnull), "server", "--detached"]
-    return _awaited(config, files, _spawn(command, files), begin)
+    return _wait_until_running(config, files, _spawn(command, files), begin)
 
 
 def _program() -> Sequence[str]:
@@ -78,7 +78,7 @@ def _spawn(command: Sequence[str], files: ServerFiles) -> subprocess.Popen[bytes
     return process
 
 
-def _awaited(
+def _wait_until_running(
     config: Config, files: ServerFiles, process: subprocess.Popen[bytes] | None, begin: int = 0
 ) -> ServerAddress:
     """Wait for the server; ``begin``: where in the log this start begins."""
@@ -88,7 +88,7 @@ def _awaited(
             return address
         # Of two commands that start one at once, one server ends; the other one is waited for.
         if process is not None and process.poll() is not None and not files.running():
-            raise JobpipeError(f"the control server did not start: {_told(files.log, begin)}")
+            raise JobpipeError(f"the control server did not start: {_failure_reason(files.log, begin)}")
         if process is None and not files.running():
             return require_server(config)
         time.sleep(_POLL_SECONDS)
@@ -123,7 +123,7 @@ def stop_server(config: Config) -> bool:
     return True
 
 
-def _told(path: Path, begin: int) -> str:
+def _failure_reason(path: Path, begin: int) -> str:
     """Return why a start failed, by its lines of the log: the last sentence, then the others from WARNING up."""
     try:
         with path.open("rb") as file:

@@ -50,7 +50,7 @@ class Api:
     """The application over one core, and its threads, which :meth:`close` ends."""
 
     def __init__(self, control: Control, roots: AllowedPaths, *, streams: int | None = None) -> None:
-        self._answers = Handlers(control, roots)
+        self._handlers = Handlers(control, roots)
         self._streams = EventStreams(control) if streams is None else EventStreams(control, streams)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rest")
         self._waiting = 0
@@ -99,7 +99,7 @@ class Api:
         if (answer := route.answer) is None:
             raise RuntimeError(f"{route.path} has no answer")
         call = Call(path=request.path_params, query=query, body=body, caller=caller)
-        found = await self._in_thread(lambda: _encoded(route, answer(self._answers, call)))
+        found = await self._in_thread(lambda: _encoded(route, answer(self._handlers, call)))
         return Response(found, route.status, media_type="application/json" if route.reply is not None else None)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

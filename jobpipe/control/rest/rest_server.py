@@ -67,9 +67,9 @@ class RestServer:
                 identities, token = Certificates(trusted), None
             self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
             self._api = Api(control, AllowedPaths.of(config, config_file), streams=streams)
-            gate = AuthMiddleware(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
+            guarded_app = AuthMiddleware(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
             max_age = config.ssl_max_connection_age
-            self._listener = HttpListener(gate, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
+            self._listener = HttpListener(guarded_app, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
         except BaseException:
             sock.close()
             raise

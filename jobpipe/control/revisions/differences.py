@@ -40,10 +40,10 @@ class Difference:
             how = "removed" if self.after is _ABSENT else "added" if self.before is _ABSENT else "changed"
             return f"{self.key}: {how} {_HIDDEN}"
         if self.before is _ABSENT:
-            return f"{self.key}: {_shown(self.after)} added"
+            return f"{self.key}: {_short_repr(self.after)} added"
         if self.after is _ABSENT:
-            return f"{self.key}: {_shown(self.before)} removed"
-        return f"{self.key}: {_shown(self.before)} -> {_shown(self.after)}"
+            return f"{self.key}: {_short_repr(self.before)} removed"
+        return f"{self.key}: {_short_repr(self.before)} -> {_short_repr(self.after)}"
 
 
 def differences(before: Any, after: Any, path: Path = ()) -> Iterator[Difference]:
@@ -107,7 +107,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     """Return a value as JSON, shortened; secrets in it are left out."""
     text = json.dumps(_without_secrets(value), ensure_ascii=False, default=str)
     return _cut(text, _CHARACTERS)

@@ -36,7 +36,7 @@ class _Entry:
 
     rule: Rule
     fired: datetime
-    look: datetime | None = None
+    next_check: datetime | None = None
     busy: bool = False
     again: datetime | None = None
     failed: tuple[datetime, datetime] | None = None
@@ -65,7 +65,7 @@ class BuiltinEngine(ScheduleEngine):
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}
         self._heap: list[tuple[datetime, str]] = []  # one that does not say its entry's ``look`` is outdated
-        self._seen = datetime.min.replace(tzinfo=UTC)
+        self._last_now = datetime.min.replace(tzinfo=UTC)
         self._calls: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._stopped = False
@@ -127,38 +127,40 @@ class BuiltinEngine(ScheduleEngine):
         due = entry.rule.next_due(entry.fired, entry.fired)  # also one that has passed
         if entry.failed is not None:
             due = entry.failed[1] if due is None else min(due, entry.failed[1])
-        entry.look = due
+        entry.next_check = due
         if due is not None:
             heapq.heappush(self._heap, (due, id_))
         if len(self._heap) > 2 * len(self._entries) + 100:
-            self._heap = [(each.look, name) for name, each in self._entries.items() if each.look is not None]
+            self._heap = [
+                (each.next_check, name) for name, each in self._entries.items() if each.next_check is not None
+            ]
             heapq.heapify(self._heap)
 
     def _watch(self) -> None:
         with self._changed:
             while not self._stopped:
                 now = self._now()
-                if now < self._seen:  # what was planned by the former clock may be years ahead
+                if now < self._last_now:  # what was planned by the former clock may be years ahead
                     for id_, entry in self._entries.items():
                         entry.fired, entry.failed = min(entry.fired, now - entry.rule.delay), None
                         self._plan(id_, entry)
-                self._seen = now
-                self._changed.wait(self._look(now))
+                self._last_now = now
+                self._changed.wait(self._dispatch_due(now))
 
-    def _look(self, now: datetime) -> float | None:
+    def _dispatch_due(self, now: datetime) -> float | None:
         """Hand all that is due to the workers; return for how many seconds there is nothing to do."""
         while self._heap:
-            look, id_ = self._heap[0]
-            if look > now:
-                return min((look - now) / timedelta(seconds=1), LONGEST_WAIT)
+            next_check, id_ = self._heap[0]
+            if next_check > now:
+                return min((next_check - now) / timedelta(seconds=1), LONGEST_WAIT)
             heapq.heappop(self._heap)
             entry = self._entries.get(id_)
-            if entry is not None and entry.look == look:
-                self._hand_over(id_, entry, now)
+            if entry is not None and entry.next_check == next_check:
+                self._dispatch(id_, entry, now)
                 self._plan(id_, entry)
         return None
 
-    def _hand_over(self, id_: str, entry: _Entry, now: datetime) -> None:
+    def _dispatch(self, id_: str, entry: _Entry, now: datetime) -> None:
         due = entry.rule.last_due(entry.fired, now)
         if due is not None:
             entry.fired = due
@@ -175,7 +177,7 @@ class BuiltinEngine(ScheduleEngine):
         while (id_ := self._calls.get()) is not None:
             with self._changed:
                 entry = self._entries.get(id_)
-                at = self._taken(entry)
+                at = self._take_call(entry)
             if entry is None or at is None:
                 continue  # unregistered meanwhile, or taken by another worker for an earlier registration
             failed = False
@@ -185,15 +187,15 @@ class BuiltinEngine(ScheduleEngine):
                 failed = True
                 LOG.exception("schedule %s: the call for %s failed; trying again in %d s", id_, at, RETRY_SECONDS)
             with self._changed:
-                self._done(id_, entry, at if failed else None)
+                self._call_ended(id_, entry, at if failed else None)
 
-    def _taken(self, entry: _Entry | None) -> datetime | None:
+    def _take_call(self, entry: _Entry | None) -> datetime | None:
         if entry is None or self._stopped:
             return None
         at, entry.again = entry.again, None
         return at
 
-    def _done(self, id_: str, entry: _Entry, failed: datetime | None) -> None:
+    def _call_ended(self, id_: str, entry: _Entry, failed: datetime | None) -> None:
         if self._entries.get(id_) is not entry or self._stopped:
             return
         if entry.again is not None:

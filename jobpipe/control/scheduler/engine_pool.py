@@ -40,7 +40,7 @@ class _Wanted:
     """
 
     schedule: Schedule | None = None
-    told: Schedule | None = None
+    synced: Schedule | None = None
     open: bool = False
     begun: bool = False
     retry: float = 0.0
@@ -63,13 +63,13 @@ class _RunningEngine:
         key: str,
         name: str,
         make: Callable[[], ScheduleEngine],
-        note: Callable[[str, str], None],
+        report_problem: Callable[[str, str], None],
         after: Sequence[_RunningEngine],
     ) -> None:
         self.key = key
         self.name = name
         self._make = make
-        self._note = note
+        self._report_problem = report_problem
         self._changed = threading.Condition()
         self._wanted: dict[str, _Wanted] = {}
         self._engine: ScheduleEngine | None = None
@@ -91,7 +91,7 @@ class _RunningEngine:
                 return False
             self._retired = False  # it may have been about to end
             known = self._wanted.setdefault(schedule.id, _Wanted())
-            if known.told == known.schedule == schedule and not known.open:
+            if known.synced == known.schedule == schedule and not known.open:
                 return True
             known.schedule, known.open, known.retry = schedule, True, 0.0
             self._changed.notify_all()
@@ -132,9 +132,9 @@ class _RunningEngine:
                 if self._closing:
                     break
             if self._engine is None:
-                self._begin()
+                self._start()
             else:
-                self._tell(self._engine)
+                self._sync(self._engine)
         if self._engine is not None:
             self._stop(self._engine)
 
@@ -151,7 +151,7 @@ class _RunningEngine:
             return None
         return max(0.0, (self._retry if self._engine is None else min(retries)) - time.monotonic())
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         engine: ScheduleEngine | None = None
         try:
             engine = self._make()
@@ -167,7 +167,7 @@ class _RunningEngine:
             return
         self._engine = engine
 
-    def _tell(self, engine: ScheduleEngine) -> None:
+    def _sync(self, engine: ScheduleEngine) -> None:
         """Tell it of one schedule what it does not know."""
         with self._changed:
             opened = [id_ for id_, each in self._wanted.items() if each.open]
@@ -176,7 +176,7 @@ class _RunningEngine:
             id_ = min(opened, key=lambda id_: self._wanted[id_].retry)
             known = self._wanted[id_]
             schedule, known.open = known.schedule, False
-            updates = known.told is not None and not known.tries  # else it may have forgotten it
+            updates = known.synced is not None and not known.tries  # else it may have forgotten it
             known.begun = True
         failed: BaseException | None = None
         try:
@@ -192,21 +192,21 @@ class _RunningEngine:
             known.tries = 0 if failed is None else known.tries + 1
             gives_up = schedule is None and known.tries >= MOST_TRIES
             if failed is None or gives_up:
-                known.told = schedule
+                known.synced = schedule
                 if schedule is None and not known.open:
                     del self._wanted[id_]
                     self._closing = self._closing or not self._wanted
             elif not known.open:  # nothing else is wanted by now
                 known.open, known.retry = True, time.monotonic() + RETRY_SECONDS
         if failed is None:
-            self._note(id_, "")
+            self._report_problem(id_, "")
         else:
             self._failed(id_, "does not take the schedule", failed)
 
     def _failed(self, id_: str, what: str, error: BaseException) -> None:
         said = error.message if isinstance(error, JobpipeError) else f"{type(error).__name__}: {error}"
         log.warning("schedule %s: engine %s %s: %s", id_, self.name, what, said)
-        self._note(id_, f"engine {self.name} {what}: {said}"[:_MOST_CHARACTERS])
+        self._report_problem(id_, f"engine {self.name} {what}: {said}"[:_MOST_CHARACTERS])
 
 
 class EnginePool:
@@ -223,7 +223,7 @@ class EnginePool:
         self._lock = threading.Lock()  # taken before that of an engine
         self._engines: dict[str, _RunningEngine] = {}
         self._ending: list[_RunningEngine] = []
-        self._of: dict[str, str] = {}  # the key of each schedule's engine
+        self._engine_keys: dict[str, str] = {}  # the key of each schedule's engine
         self._problems: dict[str, str] = {}  # of schedules
         self._refused: dict[str, tuple[Schedule, Path]] = {}  # since there are too many engines
         self._closed = False
@@ -245,7 +245,7 @@ class EnginePool:
         with self._lock:
             self._problems.pop(id_, None)
             self._refused.pop(id_, None)
-            key = self._of.pop(id_, None)
+            key = self._engine_keys.pop(id_, None)
             if key is not None and not self._closed:
                 self._engines[key].drop(id_)
             self._put_refused()
@@ -255,8 +255,8 @@ class EnginePool:
         key = json.dumps(schedule.spec.engine.model_dump(mode="json", by_alias=True), sort_keys=True)
         if self._closed:
             return
-        if self._of.get(id_, key) != key:
-            self._engines[self._of.pop(id_)].drop(id_)
+        if self._engine_keys.get(id_, key) != key:
+            self._engines[self._engine_keys.pop(id_)].drop(id_)
         self._forget_ended()
         ending = next((each for each in self._ending if each.key == key), None)
         running = self._engines.get(key, ending)
@@ -270,11 +270,11 @@ class EnginePool:
                     "same ones"
                 )
                 return
-            running = self._begun(key, schedule, folder)
+            running = self._start_engine(key, schedule, folder)
         elif running is ending:
             self._ending.remove(running)
         self._engines[key] = running
-        self._of[id_] = key
+        self._engine_keys[id_] = key
 
     def _put_refused(self) -> None:
         """Try again what was refused; the caller has the lock."""
@@ -302,7 +302,7 @@ class EnginePool:
         if any(each.thread.is_alive() for each in engines):
             log.warning("an engine of schedules has not stopped within %d s; the server does not wait", CLOSE_SECONDS)
 
-    def _begun(self, key: str, schedule: Schedule, folder: Path) -> _RunningEngine:
+    def _start_engine(self, key: str, schedule: Schedule, folder: Path) -> _RunningEngine:
         """Return an engine that begins with its first schedule; the caller has the lock."""
         spec = schedule.spec.engine
 
@@ -312,7 +312,7 @@ class EnginePool:
             return engine
 
         after = [each for each in self._ending if each.name == spec.type]
-        engine = _RunningEngine(key, spec.type, made, lambda id_, said: self._note(key, id_, said), after)
+        engine = _RunningEngine(key, spec.type, made, lambda id_, said: self._report_problem(key, id_, said), after)
         engine.put(schedule)
         engine.thread.start()
         return engine
@@ -323,9 +323,9 @@ class EnginePool:
             self._ending.append(self._engines.pop(key))
         self._ending = [each for each in self._ending if each.thread.is_alive()]
 
-    def _note(self, key: str, id_: str, problem: str) -> None:
+    def _report_problem(self, key: str, id_: str, problem: str) -> None:
         with self._lock:
-            if self._of.get(id_) != key:
+            if self._engine_keys.get(id_) != key:
                 return  # it is another engine's by now
             self._problems.pop(id_, None)
             if problem:

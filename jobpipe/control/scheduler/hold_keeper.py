@@ -59,7 +59,7 @@ class HoldKeeper(PeriodicThread):
     def __init__(self, store: Store, admin: Holder, needed: Callable[[], Iterable[Needed]]) -> None:
         super().__init__("holds", LOOK_SECONDS)
         self._store = store
-        self._books = IntervalStore(store)
+        self._intervals = IntervalStore(store)
         self._admin = admin
         self._needed = needed
         self._gaps: dict[tuple[str, str], str] = {}  # as told last
@@ -71,74 +71,76 @@ class HoldKeeper(PeriodicThread):
     def move_all(self) -> None:
         """Move each that has to be moved, once; give those back that nothing needs any more."""
         needed = {(each.topic, each.name): each for each in self._needed()}
-        known = {(row.topic, row.name): row for row in self._books.holds()}
+        known = {(row.topic, row.name): row for row in self._intervals.holds()}
         for topic in sorted({topic for topic, _ in (*needed, *known)}):
             if self.closed:
                 return
             try:
-                stand = {each.name: each for each in self._admin.holds(topic)}
+                existing = {each.name: each for each in self._admin.holds(topic)}
             except JobpipeError as error:  # the topic is not there yet, or away
                 log.info("holds of topic %s cannot be moved now: %s", topic, error)
                 continue
             for key in sorted(key for key in {*needed, *known} if key[0] == topic):
-                self._see_to(needed.get(key), known.get(key), stand)
+                self._reconcile(needed.get(key), known.get(key), existing)
 
-    def _see_to(self, each: Needed | None, row: HoldRow | None, stand: Mapping[str, HoldReply]) -> None:
+    def _reconcile(self, each: Needed | None, row: HoldRow | None, existing: Mapping[str, HoldReply]) -> None:
         try:
             if each is not None:
-                self._keep(each, row, stand)
+                self._move_hold(each, row, existing)
             elif row is not None:
-                self._give_back(row, stand)
+                self._remove_hold(row, existing)
         except JobpipeError as error:
             log.warning("a hold of a schedule cannot be moved: %s", error)
             if each is not None:
-                self._told(each, f"rows may be removed before a run has read them, since they cannot be held: {error}")
+                self._report_gap(
+                    each, f"rows may be removed before a run has read them, since they cannot be held: {error}"
+                )
 
-    def _keep(self, each: Needed, row: HoldRow | None, stand: Mapping[str, HoldReply]) -> None:
+    def _move_hold(self, each: Needed, row: HoldRow | None, existing: Mapping[str, HoldReply]) -> None:
         """Let a hold be where it is needed."""
         if each.since is None:
             return  # what it needs cannot be known now
         if row is None:
             row = HoldRow(topic=each.topic, name=each.name)
-            self._books.put_hold(row)
+            self._intervals.put_hold(row)
         other = replace(row, second=not row.second)
-        if other.held_as in stand:  # of a move back that was cut short
+        if other.held_as in existing:  # of a move back that was cut short
             self._release(each.topic, other.held_as)
-        held = stand.get(row.held_as)
+        held = existing.get(row.held_as)
         if row.since is not None:
             if held is None:
-                self._told(each, f"hold {row.held_as} is gone: it was dropped, or the topic was made again")
+                self._report_gap(each, f"hold {row.held_as} is gone: it was dropped, or the topic was made again")
             elif held.gap is not None:
-                self._told(each, f"{held.gap}; {counted(held.lost, 'batch')} may be missing")
+                self._report_gap(each, f"{held.gap}; {counted(held.lost, 'batch')} may be missing")
         if held is not None and held.gap is None:
             if row.since == each.since:
                 self._gaps.pop((each.topic, each.name), None)
                 return
             if row.since is not None and each.since < row.since:
-                self._take(other, each.since)  # before the one that stands is released: nothing is free in between
+                self._set_hold(other, each.since)  # before the one that stands is released: nothing is free in between
                 self._release(each.topic, row.held_as)
                 return
         elif held is not None:
             self._release(each.topic, row.held_as)  # a gap: it would not go back either
-        self._take(row, each.since)
+        self._set_hold(row, each.since)
 
-    def _take(self, row: HoldRow, since: datetime) -> None:
+    def _set_hold(self, row: HoldRow, since: datetime) -> None:
         place = Boundary.of(since, "since")
         self._admin.hold(row.topic, row.held_as, Boundary(place.kind, place.value, "latest"))
-        self._books.put_hold(replace(row, since=since))
+        self._intervals.put_hold(replace(row, since=since))
 
-    def _give_back(self, row: HoldRow, stand: Mapping[str, HoldReply]) -> None:
+    def _remove_hold(self, row: HoldRow, existing: Mapping[str, HoldReply]) -> None:
         for name in (row.held_as, replace(row, second=not row.second).held_as):
-            if name in stand:
+            if name in existing:
                 self._release(row.topic, name)
-        self._books.remove_hold(row.topic, row.name)
+        self._intervals.remove_hold(row.topic, row.name)
         self._gaps.pop((row.topic, row.name), None)
 
     def _release(self, topic: str, name: str) -> None:
         with contextlib.suppress(HoldNotFound):
             self._admin.release(topic, name)
 
-    def _told(self, each: Needed, why: str) -> None:
+    def _report_gap(self, each: Needed, why: str) -> None:
         """Tell once of rows that may be gone before a run has read them."""
         if self._gaps.get((each.topic, each.name)) == why:
             return

@@ -26,25 +26,25 @@ class ScheduleViews:
 
     def __init__(self, store: Store, scheduler: Scheduler) -> None:
         self._store = store
-        self._books = IntervalStore(store)
+        self._intervals = IntervalStore(store)
         self._scheduler = scheduler
 
     def schedules(self, pipeline: str | None) -> tuple[ScheduleView, ...]:
         """Return those of a pipeline, or all."""
-        return tuple(self.schedule(row) for row in self._books.schedules(pipeline))
+        return tuple(self.schedule(row) for row in self._intervals.schedules(pipeline))
 
     def of_job(self, job: JobRow) -> ScheduleView | None:
         """Return that of a job, None if it has none."""
-        row = self._books.schedule(job.pipeline, job.name)
+        row = self._intervals.schedule(job.pipeline, job.name)
         return None if row is None else self.schedule(row)
 
     def schedule(self, row: ScheduleRow) -> ScheduleView:
         """Return how one stands."""
         key = (row.pipeline, row.job)
-        job, counts = self._store.job(*key), self._books.counts(*key)
+        job, counts = self._store.job(*key), self._intervals.counts(*key)
         active = job is not None and job.in_definition and job.want is DesiredState.RUN and not row.paused
         due = self._next_due(row) if active else None
-        last = self._books.last(*key, *_ENDED)
+        last = self._intervals.last(*key, *_ENDED)
         return ScheduleView(
             pipeline=row.pipeline,
             job=row.job,
@@ -69,7 +69,7 @@ class ScheduleViews:
 
     def intervals(self, pipeline: str, job: str, limit: int) -> tuple[IntervalView, ...]:
         """Return the newest ones."""
-        return tuple(map(self.interval, self._books.intervals(pipeline, job, limit)))
+        return tuple(map(self.interval, self._intervals.intervals(pipeline, job, limit)))
 
     def interval(self, row: IntervalRow) -> IntervalView:
         """Return how one stands."""
@@ -87,7 +87,7 @@ class ScheduleViews:
         """Return what schedules need of topics now."""
         found: list[Needed] = []
         with self._store.write():
-            for row in self._books.schedules():
+            for row in self._intervals.schedules():
                 key = (row.pipeline, row.job)
                 try:
                     since = self._scheduler.needed_from(row)

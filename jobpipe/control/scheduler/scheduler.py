@@ -51,18 +51,18 @@ class SchedulerDependencies:
     """What schedules need of the server.
 
     Attributes:
-        look: lets jobs be looked at soon, since the store has changed.
+        notify_jobs: lets jobs be looked at soon, since the store has changed.
         ends: asks the bus after which offset a topic goes on.
         clock: seconds since 1970.
-        held: called when what a schedule still needs of its topics has changed.
+        notify_holds: called when what a schedule still needs of its topics has changed.
     """
 
     store: Store
     commands: PipelineCommands
-    look: Callable[[Iterable[Key]], None]
+    notify_jobs: Callable[[Iterable[Key]], None]
     ends: TopicEnds
     clock: Callable[[], float]
-    held: Callable[[], None] = lambda: None
+    notify_holds: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,19 @@ class Scheduler:
 
     def __init__(self, dependencies: SchedulerDependencies, plugins: Plugins) -> None:
         self._dependencies = dependencies
-        self._books = IntervalStore(dependencies.store)
+        self._intervals = IntervalStore(dependencies.store)
         self._engines = EnginePool(self._fire, plugins)
         self._registering = threading.Lock()
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}  # by the monotonic clock: when to look at a schedule
         self._closing = False
-        self._thread = threading.Thread(target=self._follow, name="schedules", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="schedules", daemon=True)
 
     # -- the server's life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to fire, and see to all that was due while no server ran."""
-        for row in self._books.schedules():
+        for row in self._intervals.schedules():
             self._register((row.pipeline, row.job))
         self._thread.start()
 
@@ -124,7 +124,7 @@ class Scheduler:
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
-    def taken(self, pipeline: Pipeline, jobs: Iterable[JobRow]) -> None:
+    def store_schedules(self, pipeline: Pipeline, jobs: Iterable[JobRow]) -> None:
         """Store which jobs have a schedule now; inside the change that stores the jobs.
 
         Raises:
@@ -135,21 +135,21 @@ class Scheduler:
         for job in jobs:
             spec = pipeline.jobs[job.name].spec.schedule
             if spec is None:
-                self._books.remove_schedule(job.pipeline, job.name)
+                self._intervals.remove_schedule(job.pipeline, job.name)
                 continue
             engine = pipeline.jobs[job.name].engine
             if engine is not None:
                 named = EngineSpec.model_validate({"type": engine.type, **engine.given})
                 spec = spec.model_copy(update={"engine": named})
-            rule, known = Rule.of(spec), self._books.schedule(job.pipeline, job.name)
+            rule, known = Rule.of(spec), self._intervals.schedule(job.pipeline, job.name)
             if known is not None and (why := schedule_conflict(job.pipeline, job.name, known.spec, spec)) is not None:
                 raise ControlConflict(why, pipeline=job.pipeline, job=job.name)
             if known is None:
                 known = ScheduleRow(pipeline=job.pipeline, job=job.name, spec=spec, accepted=rule.first(now))
             reads = tuple(_reads(pipeline, job.name))
-            self._books.put_schedule(replace(known, spec=spec, reads=reads, problem=""))
+            self._intervals.put_schedule(replace(known, spec=spec, reads=reads, problem=""))
 
-    def changed(self, jobs: Iterable[JobRow]) -> None:
+    def update_engines(self, jobs: Iterable[JobRow]) -> None:
         """Let engines fire for the jobs of a file that was stored, and no longer for those that are gone."""
         for job in jobs:
             self._register((job.pipeline, job.name))
@@ -159,7 +159,7 @@ class Scheduler:
         store = self._dependencies.store
         with self._registering:
             with store.write():  # all of one moment
-                row, pipeline, job = self._books.schedule(*key), store.pipeline(key[0]), store.job(*key)
+                row, pipeline, job = self._intervals.schedule(*key), store.pipeline(key[0]), store.job(*key)
                 file = None if pipeline is None else store.definition(pipeline.name, pipeline.version)
             if row is None or file is None or job is None or not job.in_definition:
                 self._engines.drop(_id(key))
@@ -175,9 +175,9 @@ class Scheduler:
 
     def _fire(self, id_: str, at: datetime) -> None:
         pipeline, _, job = id_.partition(".")
-        self._look_or_retry((pipeline, job))
+        self._evaluate_or_retry((pipeline, job))
 
-    def _follow(self) -> None:
+    def _loop(self) -> None:
         while True:
             with self._changed:
                 while not self._closing:
@@ -189,11 +189,11 @@ class Scheduler:
                     self._changed.wait(min(self._due.values()) - now if self._due else None)
                 else:
                     return
-            self._look_or_retry(key)
+            self._evaluate_or_retry(key)
 
-    def _look_or_retry(self, key: Key) -> None:
+    def _evaluate_or_retry(self, key: Key) -> None:
         try:
-            self.look(key)
+            self.evaluate(key)
             return
         except JobpipeError as error:
             log.warning("schedule of job %s.%s: %s", *key, error)
@@ -203,7 +203,7 @@ class Scheduler:
             self._due.setdefault(key, time.monotonic() + RETRY_SECONDS)
             self._changed.notify_all()
 
-    def look(self, key: Key) -> None:
+    def evaluate(self, key: Key) -> None:
         """Decide what a schedule does now, store it, and let its runs begin.
 
         Raises:
@@ -212,25 +212,25 @@ class Scheduler:
         asked: _Ends | None = None
         accepted: datetime | None = None
         try:
-            while isinstance(done := self._decided(key, asked), _Asks):
+            while isinstance(done := self._decide(key, asked), _Asks):
                 accepted = done.accepted
                 asked = _Ends(accepted, done.topic, self._dependencies.ends(done.topic))
         except JobpipeError as error:
             self._note_problem(key, error.message, accepted)
             raise
         if done:
-            self._dependencies.look([key])
-            self._dependencies.held()
+            self._dependencies.notify_jobs([key])
+            self._dependencies.notify_holds()
 
-    def _decided(self, key: Key, asked: _Ends | None) -> bool | _Asks:
+    def _decide(self, key: Key, asked: _Ends | None) -> bool | _Asks:
         """Store a decision; return whether there was one, or what the bus has to be asked before."""
-        store, books = self._dependencies.store, self._books
+        store, intervals = self._dependencies.store, self._intervals
         with store.write():
-            job, row = store.job(*key), books.schedule(*key)
+            job, row = store.job(*key), intervals.schedule(*key)
             # A job has one lease, so its runs follow each other: while one is under way nothing is accepted or begun.
-            if job is None or row is None or not self._is_on(job, row) or self._is_busy(job):
+            if job is None or row is None or not self._is_active(job, row) or self._is_busy(job):
                 return False
-            rule, known, stamp = Rule.of(row.spec), books.books(row), self._dependencies.clock()
+            rule, known, stamp = Rule.of(row.spec), intervals.schedule_state(row), self._dependencies.clock()
             now = datetime.fromtimestamp(stamp, UTC)
             # What RUNNING stands for has ended, though nothing said so: it hinders only what depends on it.
             decision = decide(rule, known if rule.self_depend else replace(known, running=()), now)
@@ -254,25 +254,25 @@ class Scheduler:
                     first=first,
                     last=last,
                 )
-                books.add([accepted])
-            books.leave_out(*key, decision.left_out, stamp)
-            books.put_schedule(books.prune(replace(after, accepted=decision.accepted, problem="")))
+                intervals.add([accepted])
+            intervals.leave_out(*key, decision.left_out, stamp)
+            intervals.put_schedule(intervals.prune(replace(after, accepted=decision.accepted, problem="")))
             for each in decision.left_out:
                 store.add_event(*key, "left out", detail=f"no run reads {each}")
             if decision.begin is not None:
-                self._begin(job, rule, decision.begin, stamp)
+                self._begin_run(job, rule, decision.begin, stamp)
         return True
 
-    def _begin(self, job: JobRow, rule: Rule, interval: Interval, now: float) -> None:
+    def _begin_run(self, job: JobRow, rule: Rule, interval: Interval, now: float) -> None:
         """Let the run of an interval begin; inside a change."""
-        row = self._books.interval(job.pipeline, job.name, interval.lower)
+        row = self._intervals.interval(job.pipeline, job.name, interval.lower)
         if row is None:
             raise RuntimeError(f"interval {interval} of job {job.pipeline}.{job.name} is not in the books")
         lower, upper = row.bounds if rule.bounded else (None, None)
         run = self._dependencies.commands.begin_run(job, now, lower, upper, row.run)
-        self._books.change(row, IntervalState.RUNNING, now, run)
+        self._intervals.change(row, IntervalState.RUNNING, now, run)
 
-    def _is_on(self, job: JobRow, row: ScheduleRow) -> bool:
+    def _is_active(self, job: JobRow, row: ScheduleRow) -> bool:
         return job.in_definition and job.want is DesiredState.RUN and not row.paused
 
     def _is_busy(self, job: JobRow) -> bool:
@@ -290,7 +290,7 @@ class Scheduler:
         with self._dependencies.store.write():
             row = self.require(pipeline, job)
             if row.paused is not paused:
-                self._books.put_schedule(replace(row, paused=paused))
+                self._intervals.put_schedule(replace(row, paused=paused))
                 self._dependencies.store.add_event(pipeline, job, "paused" if paused else "unpaused")
         self.wake((pipeline, job))
 
@@ -301,15 +301,15 @@ class Scheduler:
             RunNotFound: there is no such run, or it is of no interval.
             ControlConflict: the run is under way, or has succeeded.
         """
-        return self._moved(run, lambda row: skipped(row.interval, row.state), "skip")
+        return self._change_interval(run, lambda row: skipped(row.interval, row.state), "skip")
 
     def retry(self, run: str, *, force: bool) -> IntervalRow:
         """Let the interval of a run be run again; raises as :meth:`skip`."""
-        return self._moved(run, lambda row: repeated(row.interval, row.state, force=force), "retry")
+        return self._change_interval(run, lambda row: repeated(row.interval, row.state, force=force), "retry")
 
-    def _moved(self, run: str, to: Callable[[IntervalRow], IntervalState], what: str) -> IntervalRow:
+    def _change_interval(self, run: str, to: Callable[[IntervalRow], IntervalState], what: str) -> IntervalRow:
         with self._dependencies.store.write():
-            row = self._books.of_run(run)  # which outlives the run's own row
+            row = self._intervals.of_run(run)  # which outlives the run's own row
             if row is None:
                 found = self._dependencies.commands.run(run)
                 raise RunNotFound(
@@ -319,10 +319,10 @@ class Scheduler:
                 )
             state, key = to(row), (row.pipeline, row.job)
             again = None if row.state is IntervalState.SUCCEEDED else run  # else its sinks would take it for the same
-            self._books.change(row, state, self._dependencies.clock(), again)
+            self._intervals.change(row, state, self._dependencies.clock(), again)
             self._dependencies.store.add_event(*key, what, detail=str(row.interval), fields={"run": run})
         self.wake(key)
-        self._dependencies.held()
+        self._dependencies.notify_holds()
         return replace(row, state=state)
 
     def backfill(self, pipeline: str, job: str, asked: Interval, *, force: bool) -> Backfill:
@@ -343,15 +343,15 @@ class Scheduler:
                     pipeline=pipeline,
                     job=job,
                 )
-            overlapping = self._books.overlapping(pipeline, job, asked, MOST_INTERVALS)
+            overlapping = self._intervals.overlapping(pipeline, job, asked, MOST_INTERVALS)
             by_interval = {each.interval: each for each in overlapping}
             booked = {each.interval: each.state for each in overlapping if each.state is not IntervalState.LEFT_OUT}
             done = backfill(rule, row.accepted, booked, asked, force=force)
             now = self._dependencies.clock()
             for each in overlapping:
                 if each.state is IntervalState.LEFT_OUT:
-                    self._books.take_back(each, _within(done.accept, each.interval))
-            self._books.add(
+                    self._intervals.take_back(each, _within(done.accept, each.interval))
+            self._intervals.add(
                 [
                     IntervalRow(pipeline=pipeline, job=job, interval=each, state=IntervalState.WAITING, since=now)
                     for each in done.accept
@@ -360,11 +360,11 @@ class Scheduler:
             for interval in done.repeat:
                 was = by_interval[interval]
                 run = None if was.state is IntervalState.SUCCEEDED else was.run
-                self._books.change(was, IntervalState.WAITING, now, run)
+                self._intervals.change(was, IntervalState.WAITING, now, run)
             if done.accept or done.repeat:
                 self._dependencies.store.add_event(pipeline, job, "backfill", detail=str(asked))
         self.wake(key)
-        self._dependencies.held()
+        self._dependencies.notify_holds()
         return done
 
     def skip_range(self, pipeline: str, job: str, asked: Interval) -> SkippedView:
@@ -376,16 +376,16 @@ class Scheduler:
         """
         with self._dependencies.store.write():
             known = self.require(pipeline, job)
-            found = self._books.overlapping(pipeline, job, asked, MOST_INTERVALS)
+            found = self._intervals.overlapping(pipeline, job, asked, MOST_INTERVALS)
             within = [row for row in found if asked.lower <= row.interval.lower and row.interval.upper <= asked.upper]
             skipped_ = [row for row in within if row.state in (IntervalState.WAITING, IntervalState.FAILED)]
             now = self._dependencies.clock()
             for row in skipped_:
-                self._books.change(row, skipped(row.interval, row.state), now, row.run)
+                self._intervals.change(row, skipped(row.interval, row.state), now, row.run)
             if skipped_:
                 self._dependencies.store.add_event(pipeline, job, "skip", detail=str(asked))
         self.wake((pipeline, job))
-        self._dependencies.held()
+        self._dependencies.notify_holds()
         states = Counter(row.state for row in within)
         lower = max(known.accepted, asked.lower)
         ahead = sum(1 for _ in islice(Rule.of(known.spec).intervals(lower, max(lower, asked.upper)), MOST_AHEAD))
@@ -406,17 +406,17 @@ class Scheduler:
             ConfigError: it has no schedule.
         """
         self._dependencies.commands.jobs(pipeline, job)
-        row = self._books.schedule(pipeline, job)
+        row = self._intervals.schedule(pipeline, job)
         if row is None:
-            raise _without(pipeline, job)
+            raise _no_schedule(pipeline, job)
         return row
 
     def needed_from(self, row: ScheduleRow) -> datetime | None:
         """Return the publish time from which a schedule still needs rows; None: it needs none that are there."""
-        rule, books = Rule.of(row.spec), self._books.books(row)
+        rule, state = Rule.of(row.spec), self._intervals.schedule_state(row)
         lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
-        failed = [] if not rule.bounded else books.failed  # a later run of a stream has read what is there
-        opened = [each.lower for each in (*books.waiting, *books.running, *failed)]
+        failed = [] if not rule.bounded else state.failed  # a later run of a stream has read what is there
+        opened = [each.lower for each in (*state.waiting, *state.running, *failed)]
         if rule.following(lower) is not None and lower.timestamp() <= self._dependencies.clock():
             opened.append(lower)
         return min(opened, default=None)
@@ -432,11 +432,11 @@ class Scheduler:
         """Note why nothing can be decided, unless something was, meanwhile, after the schedule had come to a moment."""
         try:
             with self._dependencies.store.write():
-                row = self._books.schedule(*key)
+                row = self._intervals.schedule(*key)
                 if row is None or accepted not in (None, row.accepted):
                     return
                 if row.problem != problem[:1000]:
-                    self._books.put_schedule(replace(row, problem=problem))
+                    self._intervals.put_schedule(replace(row, problem=problem))
                     self._dependencies.store.add_event(*key, "schedule", detail=problem)
         except JobpipeError as error:
             log.warning("schedule of job %s.%s: %s", *key, error)
@@ -481,5 +481,5 @@ def _reads(pipeline: Pipeline, job: str) -> Iterator[tuple[str, str]]:
                 yield f"{pipeline.spec.topic_prefix}{name}", f"{pipeline.name}.{job}{suffix}"
 
 
-def _without(pipeline: str, job: str) -> ConfigError:
+def _no_schedule(pipeline: str, job: str) -> ConfigError:
     return ConfigError(f"job {pipeline}.{job} has no schedule; give it one in the file, and submit it", key=job)

@@ -56,7 +56,7 @@ class Webhook:
         """Return it.
 
         Raises:
-            HookRefused: it is no https address, nor http of loopback.
+            WebhookRefused: it is no https address, nor http of loopback.
         """
         try:
             parts = urlsplit(url.strip())
@@ -117,8 +117,8 @@ def post(
         allowed: destinations that may have private addresses, host:port.
 
     Raises:
-        HookRefused: its address is one that may not be reached, or it answers with a redirect.
-        HookRejected: it answers with a status from 400 to 499, other than 408 and 429.
+        WebhookRefused: its address is one that may not be reached, or it answers with a redirect.
+        WebhookRejected: it answers with a status from 400 to 499, other than 408 and 429.
         HookError: it does not answer, or cannot take the message now.
     """
     connection = _Connection(hook, _checked(hook, allowed, resolver))

@@ -128,7 +128,7 @@ def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]
 
     add_path(pipeline.folder)
     give(job.spec.secrets)
-    with _telling(pipeline, job.path):
+    with _problems_at(pipeline, job.path):
         if job.spec.type == "flow":
             return _try_flow(pipeline, job, inputs[None])
         with _session(pipeline, job) as spark:
@@ -136,7 +136,7 @@ def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]
 
 
 @contextmanager
-def _telling(pipeline: Pipeline, path: Place) -> Iterator[None]:
+def _problems_at(pipeline: Pipeline, path: Place) -> Iterator[None]:
     """Tell any failure as a problem of what is at that path of the file; one that is told already stays as it is."""
     try:
         yield
@@ -235,7 +235,7 @@ def _try_query(
     )
     frames: dict[str | None, DataFrame] = {}
     for view, rows in inputs.items():
-        with _telling(pipeline, job.sources[view].path):
+        with _problems_at(pipeline, job.sources[view].path):
             frames[view] = _frame(spark, job.sources[view].make(_RUN), rows, pipeline.folder)
     unknown = tuple(
         said for view, rows in inputs.items() if (said := _unknown_names(view, rows, frames[view].columns)) is not None
@@ -252,7 +252,7 @@ def _try_query(
             return DryRunResult(_rows(good), [row["letter"] for row in dead], unknown)
     context = replace(context, views={view: each for view, each in frames.items() if view is not None})
     for stage in job.transforms:
-        with _telling(pipeline, stage.path):
+        with _problems_at(pipeline, stage.path):
             frame = stage.make(_RUN).apply(frame, context)
         made.append((stage, frame))
     _check_sinks(spark, pipeline, job, frame, context)
@@ -278,7 +278,7 @@ def _check_sinks(spark: SparkSession, pipeline: Pipeline, job: Job, frame: DataF
     """
     for stage in job.sinks:
         sink = stage.make(_RUN)
-        with _telling(pipeline, stage.path):
+        with _problems_at(pipeline, stage.path):
             try:
                 sink.check_columns(frame, context)
             except ConfigError as error:
@@ -307,7 +307,7 @@ def _finding(pipeline: Pipeline, made: list[tuple[Stage[Any], DataFrame]]) -> It
         yield
     except Exception:
         for stage, frame in made:
-            with _telling(pipeline, stage.path):
+            with _problems_at(pipeline, stage.path):
                 _rows(frame)
         raise
 

@@ -32,11 +32,11 @@ class ForegroundAlerts:
         outbox: not started yet; it is started if the pipeline has alerts.
     """
 
-    def __init__(self, pipeline: Pipeline, topics: Sequence[str], outbox: AlertQueue) -> None:
+    def __init__(self, pipeline: Pipeline, topics: Sequence[str], queue: AlertQueue) -> None:
         self._pipeline = pipeline
-        self._outbox = outbox
+        self._queue = queue
         self._states: dict[str, JobState] = {}
-        self._lags: LagDetector[str] = LagDetector()
+        self._lag_detector: LagDetector[str] = LagDetector()
         self._thresholds = Threshold.of(pipeline.spec.alerts)
         names = [(topic, name) for topic in topics for name in subscriptions_of(pipeline, topic)]
         self._readers: Mapping[tuple[str, str], str] = {pair: pair[1].split(".")[1] for pair in names}
@@ -44,32 +44,32 @@ class ForegroundAlerts:
 
     def __enter__(self) -> ForegroundAlerts:
         if self._pipeline.spec.alerts:
-            self._outbox.start()
+            self._queue.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        left = self._outbox.close(CLOSE_SECONDS if error is None else 0.0, JOIN_SECONDS)
+        left = self._queue.close(CLOSE_SECONDS if error is None else 0.0, JOIN_SECONDS)
         if left:
             log.error("pipeline %s: %d alerts could not be delivered before the end", self._pipeline.name, left)
 
-    def look(self, jobs: Sequence[JobView], topics: Sequence[TopicView]) -> None:
+    def update(self, jobs: Sequence[JobView], topics: Sequence[TopicView]) -> None:
         """Tell what has changed."""
         if not self._pipeline.spec.alerts:
             return
         for job in jobs:
             if job.state in _STATES and self._states.get(job.name) is not job.state:
-                self._tell(job.name, job.state.value, _detail(job), self._pipeline.spec.alerts)
+                self._send(job.name, job.state.value, _detail(job), self._pipeline.spec.alerts)
             self._states[job.name] = job.state
         running = {job.name for job in jobs if job.state in _RUNS}
         lags = {name: rows for name, rows in lags_of(topics, self._readers).items() if name in running}
-        for change in self._lags.look(lags, {job.name: self._thresholds for job in jobs}):
+        for change in self._lag_detector.update(lags, {job.name: self._thresholds for job in jobs}):
             if change.lags:
                 to = [spec for spec in self._pipeline.spec.alerts if change.threshold in Threshold.of([spec])]
-                self._tell(change.key, "LAGGING", change.detail, to)
+                self._send(change.key, "LAGGING", change.detail, to)
 
-    def _tell(self, job: str, name: str, detail: str, to: Sequence[AlertSpec]) -> None:
+    def _send(self, job: str, name: str, detail: str, to: Sequence[AlertSpec]) -> None:
         now = time.time()
         self._event = max(self._event + 1, int(now * 1000))  # runs have no numbers in common
         for number, spec in enumerate(self._pipeline.spec.alerts, 1):
@@ -85,7 +85,7 @@ class ForegroundAlerts:
                     since=now,
                     url=spec.url,
                 )
-                self._outbox.add(alert)
+                self._queue.add(alert)
 
 
 def _detail(job: JobView) -> str:

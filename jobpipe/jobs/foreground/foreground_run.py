@@ -28,7 +28,7 @@ from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.jobs.alerts.alert_queue import AlertQueue
 from jobpipe.jobs.foreground.foreground_alerts import ForegroundAlerts
-from jobpipe.jobs.foreground.progress_display import ProgressDisplay, open_board
+from jobpipe.jobs.foreground.progress_display import ProgressDisplay, open_display
 from jobpipe.jobs.foreground.supervisor import JobView, RunContext, SupervisedJob
 from jobpipe.jobs.monitor.hysteresis import BlockedDetector
 from jobpipe.jobs.monitor.keep_serving import KeepServing
@@ -138,14 +138,14 @@ def run_pipeline(
             checkpoints are of another topic prefix.
         RegistryUnavailable: the registry does not answer.
     """
-    names = _chosen(pipeline, only, bounds)
+    names = _choose_jobs(pipeline, only, bounds)
     places = PipelinePaths.of(config.home, pipeline.name)
     with ExitStack() as stack:
         make_home(config.home)
-        stack.enter_context(_locked(places, pipeline.name))
+        stack.enter_context(_pipeline_lock(places, pipeline.name))
         places.keep_prefix(pipeline)
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
-        _renew(pipeline, places, names, new_checkpoint, run, console)
+        _reset_checkpoints(pipeline, places, names, new_checkpoint, run, console)
         handler = open_handler(config)
         stack.callback(handler.shutdown)
         with map_registry_errors():
@@ -163,11 +163,11 @@ def run_pipeline(
         )
         jobs = [SupervisedJob(setting, pipeline.jobs[name]) for name in names]
         graph = graph_of(pipeline)
-        board = stack.enter_context(open_board(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
+        display = stack.enter_context(open_display(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
         admin = stack.enter_context(Admin(config))
         names_of_topics = [node.name for node in graph.topics]
-        outbox = AlertQueue(allowed=config.server_webhooks or ())
-        alerts = stack.enter_context(ForegroundAlerts(pipeline, names_of_topics, outbox))
+        alert_queue = AlertQueue(allowed=config.server_webhooks or ())
+        alerts = stack.enter_context(ForegroundAlerts(pipeline, names_of_topics, alert_queue))
         by_name = dict(zip(names, jobs, strict=True))
 
         def active(name: str) -> bool:
@@ -176,10 +176,10 @@ def run_pipeline(
         stack.enter_context(KeepServing(config, admin, lambda: graph.topics, active))
         dead = dict.fromkeys(filter(None, (dead_letters_of(pipeline, pipeline.jobs[name]) for name in names)))
         dead_topics = [pipeline.spec.topic_prefix + topic for topic in dead]
-        return _Foreground(graph, jobs, admin, board, timeout, alerts, dead_topics).run()
+        return _Foreground(graph, jobs, admin, display, timeout, alerts, dead_topics).run()
 
 
-def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: RunBounds) -> list[str]:
+def _choose_jobs(pipeline: Pipeline, only: Sequence[str], bounds: RunBounds) -> list[str]:
     for name in only:
         if name not in pipeline.jobs:
             raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
@@ -192,14 +192,14 @@ def _chosen(pipeline: Pipeline, only: Sequence[str], bounds: RunBounds) -> list[
     return names
 
 
-def _renew(
-    pipeline: Pipeline, places: PipelinePaths, names: Sequence[str], renewed: Sequence[str], run: str, console: Console
+def _reset_checkpoints(
+    pipeline: Pipeline, places: PipelinePaths, names: Sequence[str], reset: Sequence[str], run: str, console: Console
 ) -> None:
     """Move checkpoints out of the way."""
-    for name in renewed:
+    for name in reset:
         if name not in names:
             raise ConfigError(f"new-checkpoint: this run has no job {name!r}; {nearest(name, names)}", key=name)
-    for name in dict.fromkeys(renewed):
+    for name in dict.fromkeys(reset):
         moved = clear_storage(places.storage(pipeline, name), run)
         said = "has no checkpoint" if moved is None else f"begins without its checkpoint, which is in {moved}"
         console.print(f"job {name} {said}", markup=False, highlight=False, soft_wrap=True)
@@ -207,7 +207,7 @@ def _renew(
             console.print(again, markup=False, highlight=False, soft_wrap=True)
 
 
-def _locked(places: PipelinePaths, name: str) -> AbstractContextManager[None]:
+def _pipeline_lock(places: PipelinePaths, name: str) -> AbstractContextManager[None]:
     """Keep other runs of this pipeline on this home away."""
     return locked(places.lock, f"pipeline {name}", "stop it first", name)
 
@@ -225,7 +225,7 @@ class _Foreground:
         graph: Graph,
         jobs: Sequence[SupervisedJob],
         admin: Admin,
-        board: ProgressDisplay,
+        display: ProgressDisplay,
         timeout: float | None,
         alerts: ForegroundAlerts,
         dead_letters: Sequence[str] = (),
@@ -233,9 +233,9 @@ class _Foreground:
     ) -> None:
         self._pipeline = graph.pipeline
         self._alerts = alerts
-        self._rooms: BlockedDetector[str] = BlockedDetector()
+        self._blocked_detector: BlockedDetector[str] = BlockedDetector()
         self._jobs = jobs
-        self._board = board
+        self._display = display
         self._timeout = timeout
         self._clock = clock
         self._signals: SimpleQueue[tuple[signal.Signals, float] | None] = SimpleQueue()  # with when; None: no more
@@ -245,14 +245,14 @@ class _Foreground:
         names = {job.view.name for job in jobs}
         shown = [node.name for node in graph.topics if names & {*node.publishers, *node.readers}]
         self._admin = admin
-        self._watcher = TopicPoller(admin, shown)
+        self._poller = TopicPoller(admin, shown)
         self._dead_before = {topic: self._rows_in_spool(topic) for topic in dead_letters}
         self._publishers = {topic: job.name for job in graph.jobs for topic in job.publishes}
 
     def run(self) -> RunResult:
         """Run it."""
         began, late, ending = time.monotonic(), False, False
-        with handled(SIGNALS, self._signalled), self._obeying():
+        with handled(SIGNALS, self._on_signal), self._handling_signals():
             try:
                 for job in self._jobs:
                     job.start()
@@ -262,7 +262,7 @@ class _Foreground:
                     if not ending and (late or over):  # with a job that ended before its end others wait in vain
                         ending = True
                         self._stop()
-                    self._look()
+                    self._poll()
                     self._wake.wait(POLL_SECONDS)
                     self._wake.clear()
             except BaseException:
@@ -271,8 +271,8 @@ class _Foreground:
                 for job in self._jobs:
                     job.join(KILL_SECONDS)
                 raise
-            self._look(last=True)
-        views = tuple(self._watcher.views)
+            self._poll(last=True)
+        views = tuple(self._poller.views)
         dead = [
             DeadLetterCount(view.topic, view.rows - self._dead_before[view.topic])
             for view in views
@@ -280,25 +280,25 @@ class _Foreground:
         ]
         return RunResult(tuple(job.view for job in self._jobs), self._signal, late, views, tuple(dead))
 
-    def _look(self, *, last: bool = False) -> None:
-        self._watcher.poll()
+    def _poll(self, *, last: bool = False) -> None:
+        self._poller.poll()
         if last:
-            self._watcher.end(self._catalog)
+            self._poller.end(self._catalog)
         lags = self._lags()
-        decided = self._rooms.look(self._watcher.views, self._publishers)
+        decided = self._blocked_detector.update(self._poller.views, self._publishers)
         for job in self._jobs:
             if job.view.name in decided:
                 job.block(decided[job.view.name])
-        self._alerts.look([job.view for job in self._jobs], self._watcher.views)
+        self._alerts.update([job.view for job in self._jobs], self._poller.views)
         with contextlib.suppress(OSError):  # the terminal is gone: the jobs end as its signal says
             views = [job.view for job in self._jobs]
             views = [replace(view, lag_rows=lags.get(view.name)) for view in views]
-            self._board.show(self._watcher.views, views)
+            self._display.show(self._poller.views, views)
 
     def _lags(self) -> dict[str, int]:
         """Return how many rows of topics each job has not read yet; its subscriptions are PIPELINE.JOB[.VIEW]."""
         lags: dict[str, int] = {}
-        for view in self._watcher.views:
+        for view in self._poller.views:
             for line in view.subscriptions:
                 pipeline, _, rest = line.name.partition(".")
                 if pipeline == self._pipeline and rest:
@@ -331,14 +331,14 @@ class _Foreground:
         for job in self._jobs:
             job.stop()
 
-    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # It interrupts the main thread anywhere, perhaps with a lock that stopping a job needs; put() waits for none.
         self._signals.put((signal.Signals(number), self._clock()))
 
     @contextmanager
-    def _obeying(self) -> Iterator[None]:
+    def _handling_signals(self) -> Iterator[None]:
         """Do what signals say, in a thread; at the end of the block all were heard."""
-        thread = threading.Thread(target=self._obey, name="signals", daemon=True)
+        thread = threading.Thread(target=self._handle_signals, name="signals", daemon=True)
         thread.start()
         try:
             yield
@@ -346,7 +346,7 @@ class _Foreground:
             self._signals.put(None)
             thread.join()
 
-    def _obey(self) -> None:
+    def _handle_signals(self) -> None:
         while (heard := self._signals.get()) is not None:
             number, at = heard
             if self._signal is None:

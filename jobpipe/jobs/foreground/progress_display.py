@@ -63,7 +63,7 @@ class DisplayConsole(Console):
         os.close(nowhere)
 
 
-def open_board(
+def open_display(
     console: Console, title: str, *, plain: bool, totals: Mapping[str, int] | None = None
 ) -> ProgressDisplay:
     """Return the board that fits the console.

@@ -104,25 +104,25 @@ class RunContext:
 class SupervisedJob:
     """One job of a run; :meth:`start` begins, and it ends by itself or by :meth:`stop`."""
 
-    def __init__(self, setting: RunContext, job: Job) -> None:
-        self._setting = setting
-        self._launcher = setting.pipeline.launcher.plugin
+    def __init__(self, context: RunContext, job: Job) -> None:
+        self._context = context
+        self._launcher = context.pipeline.launcher.plugin
         self._job = job
-        self._key = (setting.pipeline.name, job.name)
+        self._key = (context.pipeline.name, job.name)
         self._lock = threading.Lock()  # of what follows
         self._state = JobState.SUBMITTED
         self._detail = ""
         self._attempt = 0
         self._attempts = 0
         self._cause = ""
-        self._before = ""  # why the attempt before this one failed
+        self._last_failure = ""  # why the attempt before this one failed
         self._batches = self._rows = 0  # of attempts that have ended
         self._report = Report()  # of the one that runs
-        self._rates = Throughput()
+        self._throughput = Throughput()
         self._rows_per_second = 0.0
-        self._held_at: float | None = None  # when the attempt had the lease
+        self._leased_at: float | None = None  # when the attempt had the lease
         self._began = self._ended_at = 0.0
-        self._seen: JobRecords | None = None
+        self._records: JobRecords | None = None
         self._stopping = threading.Event()
         self._killing = threading.Event()
         self._wake = threading.Event()
@@ -170,8 +170,8 @@ class SupervisedJob:
         with self._lock:
             until = self._ended_at or time.monotonic()
             detail = self._detail
-            if not detail and self._state is JobState.RUNNING and self._held_at is not None:
-                detail = restarted_after(self._before, until - self._held_at)
+            if not detail and self._state is JobState.RUNNING and self._leased_at is not None:
+                detail = restarted_after(self._last_failure, until - self._leased_at)
             return JobView(
                 self._job.name,
                 self._state,
@@ -181,7 +181,7 @@ class SupervisedJob:
                 detail,
                 self._batches + self._report.batches,
                 self._rows + self._report.rows,
-                self._setting.places.log(self._job.name),
+                self._context.places.log(self._job.name),
                 self._cause,
                 self._rows_per_second,
                 starting=self._state is JobState.RUNNING and not (self._launcher.cluster or self._report.started),
@@ -191,46 +191,48 @@ class SupervisedJob:
 
     def _supervise(self) -> None:
         try:
-            watch = self._setting.jobs.watch(*self._key, self._heard)
+            watch = self._context.jobs.watch(*self._key, self._on_change)
             try:
-                end = self._attempted()
+                end = self._run_attempts()
             finally:
                 watch.close()
         except Exception as error:
             log.exception("job %s", self._job.name)
             end = ExitStatus(JobState.FAILED, type(error).__name__, f"{type(error).__name__}: {error}")
-        self._to(end.state, end.detail)
+        self._set_state(end.state, end.detail)
         with self._lock:
             self._ended_at = time.monotonic()
-            self._rows_per_second = self._rates.overall()[0]
+            self._rows_per_second = self._throughput.overall()[0]
 
-    def _heard(self, state: JobRecords) -> None:
-        self._seen = state
+    def _on_change(self, state: JobRecords) -> None:
+        self._records = state
         self._wake.set()
 
-    def _attempted(self) -> ExitStatus:
+    def _run_attempts(self) -> ExitStatus:
         """Make attempts until one ends for good."""
-        restarts = RestartPolicy(self._setting.pipeline.spec.restart)
+        restarts = RestartPolicy(self._context.pipeline.spec.restart)
         while not self._stopping.is_set():
-            self._held_at = None
-            end = self._one_attempt()
+            self._leased_at = None
+            end = self._run_attempt()
             if end.state is not JobState.FAILED or self._stopping.is_set():
                 return end
-            ran = 0.0 if self._held_at is None else time.monotonic() - self._held_at
+            ran = 0.0 if self._leased_at is None else time.monotonic() - self._leased_at
             delay = restarts.delay(end.error, ran)
             if delay is None:
                 return end
-            self._to(JobState.RESTARTING, f"attempt {self._attempts}: {end.detail}; the next attempt in {delay:.0f} s")
+            self._set_state(
+                JobState.RESTARTING, f"attempt {self._attempts}: {end.detail}; the next attempt in {delay:.0f} s"
+            )
             log.warning("job %s, attempt %d: %s", self._job.name, self._attempts, end.detail)
-            self._before = end.detail
+            self._last_failure = end.detail
             self._stopping.wait(delay)
         return ExitStatus(JobState.STOPPED)
 
-    def _one_attempt(self) -> ExitStatus:
+    def _run_attempt(self) -> ExitStatus:
         """Make one attempt; where it is not known whether it was started, the next one in its place."""
         counted, delay = False, Delay()
         while True:
-            number = self._ordered()
+            number = self._order_attempt()
             if isinstance(number, ExitStatus):
                 if counted and number is not REPLACED_END:
                     self._withdraw(self._attempt)
@@ -238,23 +240,23 @@ class SupervisedJob:
             with self._lock:
                 self._attempt, self._attempts = number, self._attempts + (not counted)
             counted = True
-            self._to(JobState.SUBMITTED)
-            snapshot = self._setting.places.snapshot(self._job.name, number)
-            report = self._setting.places.report(self._job.name, number)
+            self._set_state(JobState.SUBMITTED)
+            snapshot = self._context.places.snapshot(self._job.name, number)
+            report = self._context.places.report(self._job.name, number)
             try:
                 try:
                     self._snapshot(number).write(snapshot)
-                    attempt = self._to_launch(number, snapshot)
-                    launched = submit(self._launcher, attempt, delay, self._stopping, self._tell)
+                    attempt = self._launch_request(number, snapshot)
+                    launched = submit(self._launcher, attempt, delay, self._stopping, self._report_waiting)
                 except (JobpipeError, OSError) as error:
                     return ExitStatus(JobState.FAILED, type(error).__name__, f"it cannot be started: {error}")
                 if launched is not None:
                     try:
-                        status = self._until_ended(launched, number)
+                        status = self._wait_until_ended(launched, number)
                     except BaseException:
                         launched.cancel()
                         raise
-                    return self._how_ended(status, number)
+                    return self._exit_status(status, number)
             finally:
                 snapshot.unlink(missing_ok=True)
                 report.unlink(missing_ok=True)
@@ -264,43 +266,43 @@ class SupervisedJob:
 
     def _withdraw(self, number: int) -> None:
         """See that an attempt that was perhaps started does nothing."""
-        until = time.monotonic() + self._setting.stop_seconds
-        while not self._told_to_stop(number) and time.monotonic() < until and not self._killing.is_set():
+        until = time.monotonic() + self._context.stop_seconds
+        while not self._order_stop(number) and time.monotonic() < until and not self._killing.is_set():
             self._killing.wait(RETRY_SECONDS)
 
-    def _to_launch(self, number: int, snapshot: Path) -> Attempt:
-        setting = self._setting
+    def _launch_request(self, number: int, snapshot: Path) -> Attempt:
+        context = self._context
         return Attempt(
-            pipeline=setting.pipeline.name,
+            pipeline=context.pipeline.name,
             job=self._job.name,
-            run=setting.run,
+            run=context.run,
             number=number,
             snapshot=snapshot,
-            log=setting.places.log(self._job.name),
-            folder=setting.pipeline.folder,
-            environment=setting.environment,
-            configuration=setting.pipeline.configuration(self._job),
+            log=context.places.log(self._job.name),
+            folder=context.pipeline.folder,
+            environment=context.environment,
+            configuration=context.pipeline.configuration(self._job),
         )
 
     def _snapshot(self, number: int) -> Snapshot:
-        setting = self._setting
+        context = self._context
         return Snapshot(
-            file=setting.pipeline.file,
-            folder=setting.pipeline.folder,
-            tree=plain(setting.pipeline.tree),
+            file=context.pipeline.file,
+            folder=context.pipeline.folder,
+            tree=plain(context.pipeline.tree),
             job=self._job.name,
-            run=setting.run,
-            lower=setting.bounds.lower,
-            upper=setting.bounds.upper,
+            run=context.run,
+            lower=context.bounds.lower,
+            upper=context.bounds.upper,
             attempt=number,
-            storage=setting.places.storage(setting.pipeline, self._job.name),
-            config=None if self._launcher.cluster else setting.config,
-            stop_seconds=setting.stop_seconds,
-            parent=None if self._launcher.cluster else setting.parent,
-            report=None if self._launcher.cluster else setting.places.report(self._job.name, number),
+            storage=context.places.storage(context.pipeline, self._job.name),
+            config=None if self._launcher.cluster else context.config,
+            stop_seconds=context.stop_seconds,
+            parent=None if self._launcher.cluster else context.parent,
+            report=None if self._launcher.cluster else context.places.report(self._job.name, number),
         )
 
-    def _until_ended(self, launched: SubmittedAttempt, number: int) -> LaunchStatus:
+    def _wait_until_ended(self, launched: SubmittedAttempt, number: int) -> LaunchStatus:
         """Wait for the end of an attempt; see that it stops when it is to stop, within the time that it has.
 
         One that has left its end record has ended, whatever the launcher says. Without the record only the launcher can
@@ -312,18 +314,18 @@ class SupervisedJob:
         looked = 0.0
         while True:
             if self._stopping.is_set() and not self._killing.is_set():  # the launcher may be slow, or away
-                told = told or self._told_to_stop(number)
+                told = told or self._order_stop(number)
                 if not told and not asked:
                     launched.ask_to_stop()
                     asked = True
             if time.monotonic() - looked >= REPORT_SECONDS:
                 looked = time.monotonic()
-                self._look_at_report(number)
-            status = launched.status(soon=self._has_left(number))
+                self._poll_report(number)
+            status = launched.status(soon=self._has_end_record(number))
             now, unknown = time.monotonic(), status.state is LaunchState.UNKNOWN
             if status.state is LaunchState.ENDED:
                 return status
-            if self._has_left(number):
+            if self._has_end_record(number):
                 left = min(left, now)
                 if unknown:
                     return status
@@ -331,93 +333,93 @@ class SupervisedJob:
                     launched.cancel()
                     return status
             if self._stopping.is_set():
-                deadline = min(deadline, now + self._setting.stop_seconds)
-                self._to(JobState.STOPPING)
+                deadline = min(deadline, now + self._context.stop_seconds)
+                self._set_state(JobState.STOPPING)
                 if self._killing.is_set() or now > deadline:
                     canceled = min(canceled, now)
-                    self._canceled = self._canceled or not self._has_left(number)
+                    self._canceled = self._canceled or not self._has_end_record(number)
                     launched.cancel()
                     if unknown and now > canceled + LEFT_SECONDS:
                         return status
             elif self._has_lease(number):
                 held = now
-                self._held_at = self._held_at or now
-                self._to_running()
+                self._leased_at = self._leased_at or now
+                self._set_running()
             elif not unknown:
                 held = now
-                self._tell(status.detail)
+                self._report_waiting(status.detail)
             elif now > held + LOST_SECONDS:
-                self._to(JobState.LOST, status.detail)
+                self._set_state(JobState.LOST, status.detail)
             self._wake.wait(POLL_SECONDS)
             self._wake.clear()
 
-    def _has_left(self, number: int) -> bool:
-        end = None if self._seen is None else self._seen.end
-        return end is not None and (end.run, end.attempt) == (self._setting.run, number)
+    def _has_end_record(self, number: int) -> bool:
+        end = None if self._records is None else self._records.end
+        return end is not None and (end.run, end.attempt) == (self._context.run, number)
 
     def _has_lease(self, number: int) -> bool:
-        lease = None if self._seen is None else self._seen.lease
-        return lease is not None and (lease.run, lease.attempt) == (self._setting.run, number)
+        lease = None if self._records is None else self._records.lease
+        return lease is not None and (lease.run, lease.attempt) == (self._context.run, number)
 
-    def _how_ended(self, status: LaunchStatus, number: int) -> ExitStatus:
-        self._look_at_report(number)
+    def _exit_status(self, status: LaunchStatus, number: int) -> ExitStatus:
+        self._poll_report(number)
         cause = self._report.error
         if (end := end_by_code(status.exit_code, cause)) is not None:
-            self._add(self._report, cause)
+            self._count_done(self._report, cause)
             return end
         record, stopped = self._end_record(number)
-        self._add(record or self._report, cause)
+        self._count_done(record or self._report, cause)
         if record is not None:
             return end_by_record(record, stopped=stopped, canceled=self._canceled, cause=cause)
         return end_without_record(status, stopped=stopped, stopping=self._stopping.is_set())
 
-    def _add(self, done: EndRecord | Report, cause: str) -> None:
+    def _count_done(self, done: EndRecord | Report, cause: str) -> None:
         """Count what an attempt has done that has ended."""
         with self._lock:
             self._batches += done.batches
             self._rows += done.rows
             self._report, self._cause = Report(), cause
 
-    def _look_at_report(self, number: int) -> None:
-        report = read_report(self._setting.places.report(self._job.name, number))
+    def _poll_report(self, number: int) -> None:
+        report = read_report(self._context.places.report(self._job.name, number))
         if report is not None:
             with self._lock:
                 self._report = report
-                self._rows_per_second = self._rates.add(time.monotonic(), self._rows + report.rows)[0]
+                self._rows_per_second = self._throughput.add(time.monotonic(), self._rows + report.rows)[0]
 
     # -- the registry --------------------------------------------------------------------------------------------------
 
-    def _ordered(self) -> int | ExitStatus:
+    def _order_attempt(self) -> int | ExitStatus:
         """Order the next attempt; return its number, or why there is none.
 
         A run that begins takes the job from the run before; one that goes on does not take it from a newer one.
         """
         while not self._stopping.is_set():
             try:
-                found = self._setting.jobs.state(*self._key)
-                if self._attempts and found.order is not None and found.order.run != self._setting.run:
+                found = self._context.jobs.state(*self._key)
+                if self._attempts and found.order is not None and found.order.run != self._context.run:
                     return REPLACED_END
                 number = 1 if found.order is None else found.order.attempt + 1
-                order = Order(self._setting.run, number, "run")
-                self._setting.jobs.set_order(*self._key, order, found.version)
+                order = Order(self._context.run, number, "run")
+                self._context.jobs.set_order(*self._key, order, found.version)
                 if found.end is not None:
-                    self._setting.jobs.remove_end(*self._key, found.end)
+                    self._context.jobs.remove_end(*self._key, found.end)
             except OrderChanged:
                 continue
             except Unavailable as error:
-                self._to(self._state, str(error))
+                self._set_state(self._state, str(error))
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             return number
         return ExitStatus(JobState.STOPPED)  # before the registry answered
 
-    def _told_to_stop(self, number: int) -> bool:
+    def _order_stop(self, number: int) -> bool:
         """Change the order to stop; False if that is to be tried again."""
         try:
-            found = self._setting.jobs.state(*self._key)
-            if found.order is None or (found.order.run, found.order.attempt) != (self._setting.run, number):
+            found = self._context.jobs.state(*self._key)
+            if found.order is None or (found.order.run, found.order.attempt) != (self._context.run, number):
                 return True  # another one was ordered, and it ends by that
-            self._setting.jobs.set_order(*self._key, Order(self._setting.run, number, "stop"), found.version)
+            self._context.jobs.set_order(*self._key, Order(self._context.run, number, "stop"), found.version)
         except (OrderChanged, Unavailable) as error:
             log.debug("job %s: %s", self._job.name, error)
             return False
@@ -428,14 +430,14 @@ class SupervisedJob:
         until = time.monotonic() + END_RECORD_SECONDS
         while True:
             try:
-                found = self._setting.jobs.state(*self._key)
+                found = self._context.jobs.state(*self._key)
             except Unavailable as error:
                 if time.monotonic() > until or self._killing.is_set():
                     log.warning("job %s: %s", self._job.name, error)
                     return None, self._stopping.is_set()
                 self._killing.wait(RETRY_SECONDS)
                 continue
-            mine, end, order = (self._setting.run, number), found.end, found.order
+            mine, end, order = (self._context.run, number), found.end, found.order
             ordered = order is not None and (order.run, order.attempt, order.want) == (*mine, "stop")
             return (
                 end if end is not None and (end.run, end.attempt) == mine else None,
@@ -444,16 +446,16 @@ class SupervisedJob:
 
     # -- states --------------------------------------------------------------------------------------------------------
 
-    def _to_running(self) -> None:
+    def _set_running(self) -> None:
         if self._state in (JobState.SUBMITTED, JobState.LOST):
-            self._to(JobState.RUNNING)
+            self._set_state(JobState.RUNNING)
 
-    def _tell(self, detail: str) -> None:
+    def _report_waiting(self, detail: str) -> None:
         """Say what is awaited, before it runs."""
         if self._state in (JobState.SUBMITTED, JobState.LOST):
-            self._to(JobState.SUBMITTED, detail)
+            self._set_state(JobState.SUBMITTED, detail)
 
-    def _to(self, state: JobState, detail: str = "") -> None:
+    def _set_state(self, state: JobState, detail: str = "") -> None:
         with self._lock:
             if state is not self._state and state not in FOLLOWING[self._state]:
                 log.error("job %s: %s does not follow %s", self._job.name, state, self._state)

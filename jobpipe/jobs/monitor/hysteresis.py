@@ -22,7 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass
-class _Room:
+class _TopicState:
     """One topic.
 
     Attributes:
@@ -37,7 +37,7 @@ class _Room:
     decided: bool = False
     why: str | None = None
 
-    def look(self, view: TopicView, now: float) -> None:
+    def update(self, view: TopicView, now: float) -> None:
         if view.waiting is None:
             self.since = None
             if now - self.seen >= FREE_SECONDS:
@@ -62,27 +62,27 @@ class BlockedDetector(Generic[Key]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._rooms: dict[str, _Room] = {}
+        self._topics: dict[str, _TopicState] = {}
 
-    def look(self, views: Iterable[TopicView], publishing: Mapping[str, Key]) -> dict[Key, str | None]:
+    def update(self, views: Iterable[TopicView], publishing: Mapping[str, Key]) -> dict[Key, str | None]:
         """Return why each job is blocked, None: it is not. A job of which that is not known yet is not in it.
 
         Args:
             publishing: which job publishes which topic; others are forgotten.
         """
         now = self._clock()
-        self._rooms = {topic: room for topic, room in self._rooms.items() if topic in publishing}
-        found: dict[Key, list[_Room]] = {}
+        self._topics = {topic: state for topic, state in self._topics.items() if topic in publishing}
+        found: dict[Key, list[_TopicState]] = {}
         for view in views:
             if view.topic in publishing:
-                room = self._rooms.setdefault(view.topic, _Room(now))
-                room.look(view, now)
-                found.setdefault(publishing[view.topic], []).append(room)
-        reasons = {key: [room.why for room in rooms if room.why is not None] for key, rooms in found.items()}
+                state = self._topics.setdefault(view.topic, _TopicState(now))
+                state.update(view, now)
+                found.setdefault(publishing[view.topic], []).append(state)
+        reasons = {key: [state.why for state in states if state.why is not None] for key, states in found.items()}
         return {
             key: next(iter(reasons[key]), None)
-            for key, rooms in found.items()
-            if reasons[key] or all(room.decided for room in rooms)
+            for key, states in found.items()
+            if reasons[key] or all(state.decided for state in states)
         }
 
 
@@ -132,7 +132,7 @@ class LagDetector(Generic[Key]):
         self._lagging = set(lagging)
         self._since: dict[tuple[Key, Threshold], float] = {}  # it is otherwise than was told last
 
-    def look(self, lags: Mapping[Key, int], wanted: Mapping[Key, Collection[Threshold]]) -> list[LagChange[Key]]:
+    def update(self, lags: Mapping[Key, int], wanted: Mapping[Key, Collection[Threshold]]) -> list[LagChange[Key]]:
         """Return what has changed.
 
         Args:

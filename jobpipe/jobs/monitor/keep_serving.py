@@ -67,33 +67,33 @@ class KeepServing:
                 except Exception:
                     log.exception("topics to be served on")
                     continue
-                self._leave_others(topics)
+                self._stop_serving_others(topics)
                 for topic in topics:
                     try:
-                        self._look(topic)
+                        self._check_topic(topic)
                     except (JobpipeError, OSError) as error:
                         log.info("topic %s: %s", topic.name, error)
                     except Exception:  # no thread can be started now, for instance
                         log.exception("topic %s", topic.name)
 
-    def _leave_others(self, topics: Sequence[TopicNode]) -> None:
+    def _stop_serving_others(self, topics: Sequence[TopicNode]) -> None:
         """Serve no topic any more that is not looked at."""
         names = {topic.name for topic in topics}
         self._missed &= names
         for name in self._serving.keys() - names:
             self._serving.pop(name).close()
 
-    def _look(self, topic: TopicNode) -> None:
+    def _check_topic(self, topic: TopicNode) -> None:
         name = topic.name
-        stand_in = self._serving.get(name)
-        if stand_in is not None:
+        server = self._serving.get(name)
+        if server is not None:
             serves = False
             try:
-                serves = stand_in.serves(0.0) and self._is_wanted(topic)
+                serves = server.serves(0.0) and self._is_wanted(topic)
             finally:  # one whose coordinator no longer answers is replaced
                 if not serves:
                     del self._serving[name]
-                    stand_in.close()
+                    server.close()
             return
         if not self._is_wanted(topic):
             return
@@ -115,6 +115,6 @@ class KeepServing:
         return any(map(self._active, topic.readers)) and not any(map(self._active, topic.publishers))
 
     def _close(self) -> None:
-        for stand_in in self._serving.values():
-            stand_in.close()
+        for server in self._serving.values():
+            server.close()
         end_coordinators()

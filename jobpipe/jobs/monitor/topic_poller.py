@@ -50,7 +50,7 @@ class TopicPoller:
         self._admin = admin
         self._clock = clock
         self._views = {topic: TopicView(topic) for topic in topics}
-        self._rates = {topic: Throughput() for topic in self._views}
+        self._throughputs = {topic: Throughput() for topic in self._views}
         self._heard = {topic: clock() for topic in self._views}  # when each has last answered
 
     @property
@@ -100,7 +100,7 @@ class TopicPoller:
 
     def _read(self, topic: str, status: dict[str, Any]) -> TopicView:
         rows = int(status["rows"])
-        per_second = self._rates[topic].add(self._clock(), rows, int(status["bytes"]))
+        per_second = self._throughputs[topic].add(self._clock(), rows, int(status["bytes"]))
         view = TopicView(
             topic=topic,
             state="live",
@@ -115,7 +115,7 @@ class TopicPoller:
         return view
 
     def _ended(self, view: TopicView) -> TopicView:
-        per_second = self._rates[view.topic].overall()
+        per_second = self._throughputs[view.topic].overall()
         return replace(view, state="ended", rows_per_second=per_second[0], bytes_per_second=per_second[1])
 
 

@@ -29,7 +29,7 @@ from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
 from jobpipe.jobs.workloads.stop_reasons import StopAsked, StopRequest, watch_parent
-from jobpipe.jobs.workloads.workload import Workload, WorkloadOutcome, failure, told_of_checkpoint
+from jobpipe.jobs.workloads.workload import Workload, WorkloadOutcome, failure, with_checkpoint_error
 from jobpipe.pipelines.checkpoints.checkpoint_owner import Owner, owner_of
 from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
 from jobpipe.pipelines.file.file_paths import local_folder
@@ -62,7 +62,7 @@ def run_attempt(snapshot: Snapshot, jvm: DriverJvm | None = None) -> int:
         jvm: the one that has started this process, and is the driver's; None: this process starts one.
     """
     reporter = Reporter(snapshot.report)
-    reporter.tell(0, 0)
+    reporter.report(0, 0)
     code = _run(snapshot, jvm, reporter)
     reporter.end(code)
     return code
@@ -84,23 +84,23 @@ def _run(snapshot: Snapshot, jvm: DriverJvm | None, reporter: Reporter) -> int:
         keys = session_keys(pipeline, job, snapshot.storage)
         config = load(spark=keys)
         owner = owner_of(config.namespace, pipeline.name, job)
-        handler = _registry(config, stop)
+        handler = _open_registry(config, stop)
     except RegistryUnavailable as error:
         log.error("%s", error)
         return FAILED
     except JobpipeError as error:
         log.error("%s: %s", type(error).__name__, error)
-        reporter.tell(0, 0, f"{type(error).__name__}: {error}")
+        reporter.report(0, 0, f"{type(error).__name__}: {error}")
         return MISCONFIGURED
     if handler is None:
         return 0
     try:
-        return _held(snapshot, pipeline, job, keys, owner, handler, stop, reporter, jvm)
+        return _run_with_lease(snapshot, pipeline, job, keys, owner, handler, stop, reporter, jvm)
     finally:
         handler.shutdown()
 
 
-def _registry(config: Config, stop: StopRequest) -> RegisterServerHandler | None:
+def _open_registry(config: Config, stop: StopRequest) -> RegisterServerHandler | None:
     """Return the registry's handler, waiting for it; None if a stop was asked for meanwhile."""
     until = time.monotonic() + REGISTRY_SECONDS
     while not stop.asked:
@@ -113,7 +113,7 @@ def _registry(config: Config, stop: StopRequest) -> RegisterServerHandler | None
     return None
 
 
-def _held(
+def _run_with_lease(
     snapshot: Snapshot,
     pipeline: Pipeline,
     job: Job,
@@ -133,7 +133,7 @@ def _held(
         if not leaving.is_set():
             _end_replaced(why, reporter, jvm)
 
-    holding = JobLease(
+    job_lease = JobLease(
         jobs,
         pipeline.name,
         job.name,
@@ -143,15 +143,15 @@ def _held(
         on_stop=lambda: stop.ask("a stop was ordered"),
     )
     try:
-        if not holding.take(REGISTRY_SECONDS, lambda: stop.asked):
+        if not job_lease.acquire(REGISTRY_SECONDS, lambda: stop.asked):
             return 0
         log.info("run %s has the lease of the job, with fence %d", snapshot.run, snapshot.attempt)
-        done = _worked(snapshot, pipeline, job, keys, owner, holding, stop, reporter, replaced, jvm)
+        done = _run_workload(snapshot, pipeline, job, keys, owner, job_lease, stop, reporter, replaced, jvm)
         leaving.set()
-        done = told_of_checkpoint(done, snapshot.storage, job)
-        _tell(done, stop)
-        reporter.tell(done.batches, done.rows, done.cause)
-        holding.release(_end_record(snapshot, done), LEAVE_SECONDS)
+        done = with_checkpoint_error(done, snapshot.storage, job)
+        _log_outcome(done, stop)
+        reporter.report(done.batches, done.rows, done.cause)
+        job_lease.release(_end_record(snapshot, done), LEAVE_SECONDS)
     except LeaseLost as error:
         _end_replaced(str(error), reporter, jvm)
     except RegistryUnavailable as error:
@@ -171,25 +171,25 @@ def _end_replaced(why: str, reporter: Reporter, jvm: DriverJvm | None = None) ->
     kill_companions()
     text = f"jobpipe: this attempt was replaced, and ends where it is: {why}\n"
 
-    def tell() -> None:
+    def report() -> None:
         reporter.end(REPLACED)
         os.write(2, text.encode())
 
-    telling = threading.Thread(target=tell, daemon=True)  # disk and log may be full, or gone
-    telling.start()
-    telling.join(TELL_SECONDS)
+    reporting = threading.Thread(target=report, daemon=True)  # disk and log may be full, or gone
+    reporting.start()
+    reporting.join(TELL_SECONDS)
     if jvm is not None:  # after the text, which goes through it
         jvm.kill()
     os._exit(REPLACED)
 
 
-def _worked(
+def _run_workload(
     snapshot: Snapshot,
     pipeline: Pipeline,
     job: Job,
     keys: dict[str, str],
     owner: Owner,
-    holding: JobLease,
+    job_lease: JobLease,
     stop: StopRequest,
     reporter: Reporter,
     replaced: Callable[[str], None],
@@ -204,10 +204,10 @@ def _worked(
             prepare_jvm(keys)
         with stop.interrupting():
             spark = make_session(pipeline, None if jvm is None else keys)
-        fence = Fence(spark, snapshot.storage, holding.lease, lambda: holding.confirmed(REGISTRY_SECONDS))
+        fence = Fence(spark, snapshot.storage, job_lease.lease, lambda: job_lease.is_confirmed(REGISTRY_SECONDS))
         # The session took its time. Cut off meanwhile, this attempt would put its mark over that of the next one.
         try:
-            if not holding.confirm(REGISTRY_SECONDS, lambda: stop.asked):
+            if not job_lease.confirm(REGISTRY_SECONDS, lambda: stop.asked):
                 return WorkloadOutcome(stopped=True)
         except LeaseLost as error:
             replaced(str(error))
@@ -224,14 +224,18 @@ def _worked(
         add_path(pipeline.folder)
         give(job.spec.secrets)
         context = _context(snapshot, pipeline, job, check, names_sources=bool(owner.names))
-        work = _work(spark, pipeline, job, context, reporter)
+        workload = _make_workload(spark, pipeline, job, context, reporter)
         reporter.start()
-        return _really(work.run(stop))
+        return _confirm_outcome(workload.run(stop))
     except StopAsked:
-        return _really(WorkloadOutcome(stopped=True))
+        return _confirm_outcome(WorkloadOutcome(stopped=True))
     except (JobpipeError, PySparkException, Py4JError) as error:
         log.debug("the job failed", exc_info=True)
-        return _really(WorkloadOutcome(stopped=True)) if stop.asked and isinstance(error, Py4JError) else failure(error)
+        return (
+            _confirm_outcome(WorkloadOutcome(stopped=True))
+            if stop.asked and isinstance(error, Py4JError)
+            else failure(error)
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - of a plug-in, or the user's code
         traceback.print_exc()
         return failure(error)
@@ -240,7 +244,7 @@ def _worked(
             _end_session(spark)
 
 
-def _really(done: WorkloadOutcome) -> WorkloadOutcome:
+def _confirm_outcome(done: WorkloadOutcome) -> WorkloadOutcome:
     """Return how the work ended. Where the JVM is gone, this process is told to stop, and that is a failure."""
     process = getattr(SparkContext._gateway, "proc", None)
     if done.stopped and process is not None and process.poll() is not None:
@@ -268,7 +272,9 @@ def _context(
     )
 
 
-def _work(spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter) -> Workload:
+def _make_workload(
+    spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter
+) -> Workload:
     if job.spec.application is not None:
         from jobpipe.jobs.workloads.application import ApplicationWorkload
 
@@ -302,7 +308,7 @@ def _end_record(snapshot: Snapshot, done: WorkloadOutcome) -> EndRecord:
     )
 
 
-def _tell(done: WorkloadOutcome, stop: StopRequest) -> None:
+def _log_outcome(done: WorkloadOutcome, stop: StopRequest) -> None:
     if done.error:
         text = f"failed: {done.cause}"
     elif done.stopped:

@@ -49,7 +49,7 @@ class Fence:
         """Look at the mark; one that cannot be read now is no other attempt's.
 
         Raises:
-            Replaced: it is of another attempt.
+            LeaseLost: it is of another attempt.
         """
         try:
             found = json.loads(self._file.read(_MOST_BYTES))
@@ -69,7 +69,7 @@ class Fence:
     def watch(self, on_replaced: Callable[[str], None]) -> None:
         """Look every second, in a thread that ends with this process."""
 
-        def look() -> None:
+        def poll() -> None:
             never = threading.Event()
             while not never.wait(LOOK_SECONDS):
                 try:
@@ -78,4 +78,4 @@ class Fence:
                     on_replaced(str(error))
                     return
 
-        threading.Thread(target=look, name="attempt-mark", daemon=True).start()
+        threading.Thread(target=poll, name="attempt-mark", daemon=True).start()

@@ -63,22 +63,22 @@ class JobLease:
         self._on_replaced = on_replaced
         self._on_stop = on_stop
         self._held = False
-        self._telling = threading.Lock()  # taken for good by the first who tells
-        self._news = threading.Event()
+        self._reporting = threading.Lock()  # taken for good by the first who tells
+        self._wake = threading.Event()
 
-    def take(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+    def acquire(self, seconds: float, stopped: Callable[[], bool]) -> bool:
         """Take the lease. One that an earlier attempt holds is waited for, or evicted when its process has died.
 
         Returns:
             False if ``stopped()`` became true before it was had.
 
         Raises:
-            Replaced: the order names another attempt.
+            LeaseLost: the order names another attempt.
             RegistryUnavailable: the registry did not answer for ``seconds``.
         """
-        watch = self._jobs.watch(*self._key, self._changed)
+        watch = self._jobs.watch(*self._key, self._on_change)
         try:
-            return self._until_taken(seconds, stopped)
+            return self._acquire_until(seconds, stopped)
         finally:
             if not self._held:
                 watch.close()
@@ -90,16 +90,16 @@ class JobLease:
             False if ``stopped()`` became true before it answered.
 
         Raises:
-            Replaced: it is not.
+            LeaseLost: it is not.
             RegistryUnavailable: the registry did not answer for ``seconds``.
         """
-        return self._until_taken(seconds, stopped)
+        return self._acquire_until(seconds, stopped)
 
-    def confirmed(self, seconds: float) -> bool:
+    def is_confirmed(self, seconds: float) -> bool:
         """Do the same while the lease is held; return False if the registry did not answer, or it was let go.
 
         Raises:
-            Replaced: the lease is not ours.
+            LeaseLost: the lease is not ours.
         """
         try:
             return self._held and self.confirm(seconds, lambda: not self._held)
@@ -107,37 +107,37 @@ class JobLease:
             log.warning("%s", error)
             return False
 
-    def _until_taken(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+    def _acquire_until(self, seconds: float, stopped: Callable[[], bool]) -> bool:
         reached = time.monotonic()
         while not stopped():
-            self._news.clear()
+            self._wake.clear()
             try:
-                if self._taken():
+                if self._try_acquire():
                     return True
                 reached = time.monotonic()
             except Unavailable as error:
                 if time.monotonic() - reached > seconds:
                     raise RegistryUnavailable(str(error)) from error
                 log.warning("%s; trying again", error)
-            self._news.wait(RETRY_SECONDS)  # the order or the lease changed
+            self._wake.wait(RETRY_SECONDS)  # the order or the lease changed
         return False
 
-    def _taken(self) -> bool:
+    def _try_acquire(self) -> bool:
         try:
-            self._jobs.take_lease(*self._key, self.lease, self._lost)
+            self._jobs.take_lease(*self._key, self.lease, self._report_loss)
         except NotOrdered as error:
             raise LeaseLost(str(error)) from error
         except LeaseHeld as error:
             if self._held:
                 raise LeaseLost(str(error)) from error
-            if self._evicted(error):
-                return self._taken()
+            if self._evict_dead_holder(error):
+                return self._try_acquire()
             log.info("waiting: %s", error)
             return False
         self._held = True
         return True
 
-    def _evicted(self, error: LeaseHeld) -> bool:
+    def _evict_dead_holder(self, error: LeaseHeld) -> bool:
         other = error.lease
         if not isinstance(other, Lease) or lives(other.pid, other.started, other.ticks, other.place) is not False:
             return False
@@ -145,8 +145,8 @@ class JobLease:
         self._jobs.evict_lease(*self._key, other.instance)
         return True
 
-    def _changed(self, state: JobRecords) -> None:
-        self._news.set()
+    def _on_change(self, state: JobRecords) -> None:
+        self._wake.set()
         order = state.order
         if order is None:
             return
@@ -154,23 +154,23 @@ class JobLease:
         if ours and order.want == "stop":
             self._on_stop()
         elif not ours and self._held:
-            self._lost(f"attempt {order.attempt} of run {order.run} was ordered")
+            self._report_loss(f"attempt {order.attempt} of run {order.run} was ordered")
 
-    def _lost(self, why: str) -> None:
-        if self._telling.acquire(blocking=False):
+    def _report_loss(self, why: str) -> None:
+        if self._reporting.acquire(blocking=False):
             self._on_replaced(why)
 
     def release(self, end: EndRecord, seconds: float) -> None:
         """Let the lease go, and leave the end record; tried again for so many seconds.
 
         Raises:
-            Replaced: it was not ours any more.
+            LeaseLost: it was not ours any more.
             RegistryUnavailable: the registry did not answer; the lease goes with the session.
         """
         self._held = False
         until = time.monotonic() + seconds
         while True:
-            self._news.clear()
+            self._wake.clear()
             try:
                 self._jobs.release_lease(*self._key, end)
                 return
@@ -179,4 +179,4 @@ class JobLease:
             except Unavailable as error:
                 if time.monotonic() > until:
                     raise RegistryUnavailable(str(error)) from error
-                self._news.wait(RETRY_SECONDS)
+                self._wake.wait(RETRY_SECONDS)

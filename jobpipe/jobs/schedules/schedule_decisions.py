@@ -87,19 +87,19 @@ class Decision:
     look_again: datetime | None = None
 
 
-def decide(rule: Rule, books: ScheduleState, now: datetime) -> Decision:
+def decide(rule: Rule, state: ScheduleState, now: datetime) -> Decision:
     """Return what to do now. Runs follow each other: at most one begins, and none while another one is under way.
 
     To be called again at ``look_again``, and whenever the books change otherwise: when a run has ended, after a skip, a
     repetition, a backfill or a change of the rule.
     """
-    waiting = min(books.waiting, default=None)
-    failed = min(books.failed, default=None) if rule.self_depend else None
-    lower = books.accepted if rule.start is None else max(books.accepted, rule.start)
+    waiting = min(state.waiting, default=None)
+    failed = min(state.failed, default=None) if rule.self_depend else None
+    lower = state.accepted if rule.start is None else max(state.accepted, rule.start)
     begin: Interval | None = None
     accept: Interval | None = None
     left: Interval | None = None
-    if books.running:
+    if state.running:
         pass
     elif waiting is not None:
         begin = waiting if failed is None or waiting <= failed else None
@@ -107,10 +107,10 @@ def decide(rule: Rule, books: ScheduleState, now: datetime) -> Decision:
         accept, left = _due(rule, lower, now)
         begin = accept
     last = accept or left
-    accepted = books.accepted if last is None else last.upper
+    accepted = state.accepted if last is None else last.upper
     left_out = [left] if left is not None else []
-    if accepted > books.accepted < lower:  # the rule was changed to begin later
-        left_out.insert(0, Interval(books.accepted, lower))
+    if accepted > state.accepted < lower:  # the rule was changed to begin later
+        left_out.insert(0, Interval(state.accepted, lower))
     return Decision(
         accept=accept,
         left_out=tuple(left_out),

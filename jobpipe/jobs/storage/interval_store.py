@@ -148,7 +148,7 @@ class IntervalStore:
 
     # -- intervals -----------------------------------------------------------------------------------------------------
 
-    def books(self, row: ScheduleRow) -> ScheduleState:
+    def schedule_state(self, row: ScheduleRow) -> ScheduleState:
         """Return what decides what a schedule does now."""
         found = {state: self._in_state(row, state) for state in OPEN}
         return ScheduleState(

@@ -48,10 +48,10 @@ class Store:
         told: called after each change that added an event.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float], told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float], event_added: Callable[[], None] = lambda: None) -> None:
         self._database = ControlDatabase(path)
         self._clock = clock
-        self._told = told
+        self._event_added = event_added
         self._events = threading.local()
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Store:
             if outer:
                 added, self._events.open, self._events.added = getattr(self._events, "added", False), False, False
         if outer and added:
-            self._told()
+            self._event_added()
 
     # -- pipelines -----------------------------------------------------------------------------------------------------
 

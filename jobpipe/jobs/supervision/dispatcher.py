@@ -42,7 +42,7 @@ class _Pool:
     """Threads that do what they are given."""
 
     def __init__(self, name: str, run: Callable[[Key], None]) -> None:
-        self._given: SimpleQueue[Key | None] = SimpleQueue()
+        self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._run = run
         self._threads = [
             threading.Thread(target=self._work, name=f"jobs-{name}-{number}", daemon=True) for number in range(THREADS)
@@ -52,19 +52,19 @@ class _Pool:
                 thread.start()
         except BaseException:
             for _ in self._threads:  # those that have begun end
-                self._given.put(None)
+                self._queue.put(None)
             raise
 
-    def give(self, key: Key) -> None:
-        self._given.put(key)
+    def submit(self, key: Key) -> None:
+        self._queue.put(key)
 
     def _work(self) -> None:
-        while (key := self._given.get()) is not None:
+        while (key := self._queue.get()) is not None:
             self._run(key)
 
     def close(self, until: float) -> None:
         for _ in self._threads:
-            self._given.put(None)
+            self._queue.put(None)
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
@@ -83,10 +83,10 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin with all jobs of the store."""
-        self.look((job.pipeline, job.name) for job in self._dependencies.store.jobs())
+        self.notify((job.pipeline, job.name) for job in self._dependencies.store.jobs())
         self._thread.start()
 
-    def look(self, keys: Iterable[Key]) -> None:
+    def notify(self, keys: Iterable[Key]) -> None:
         """Look at jobs soon, since the store has changed; new ones are taken in."""
         with self._changed:
             for key in keys:
@@ -151,7 +151,7 @@ class Dispatcher:
                         continue
                     slot.busy, slot.due = True, None
                     try:
-                        self._pool(slot.reconciler.launcher_type).give(key)
+                        self._pool(slot.reconciler.launcher_type).submit(key)
                     except Exception:  # no thread can be started now
                         log.exception("job %s.%s is looked at later", *key)
                         slot.busy = False

@@ -29,7 +29,7 @@ class Delay:
 
 
 def submit(
-    launcher: Launcher, attempt: Attempt, delay: Delay, stopping: threading.Event, tell: Callable[[str], None]
+    launcher: Launcher, attempt: Attempt, delay: Delay, stopping: threading.Event, report: Callable[[str], None]
 ) -> SubmittedAttempt | None:
     """Submit an attempt, again and again while nothing can be started.
 
@@ -49,7 +49,7 @@ def submit(
         try:
             return SubmittedAttempt(launcher, launcher.submit(attempt))
         except LauncherUnavailable as error:
-            tell(f"{error}; trying again")
+            report(f"{error}; trying again")
             log.warning("job %s, attempt %d: %s", attempt.job, attempt.number, error)
             delay.wait(stopping)
             if error.perhaps_started:

@@ -44,8 +44,8 @@ class FlowWorkload:
         progress = _Progress(running, self._reporter)
         with running:
             while not (stop.asked or running.join(POLL_SECONDS)):
-                progress.look()
-        progress.look(now=True)
+                progress.poll()
+        progress.poll(now=True)
         error = running.exception()
         if error is not None:
             return failure(error, batches=progress.batches)
@@ -75,18 +75,18 @@ class _Progress:
         self._reporter = reporter
         self.batches = 0
         self._last = self._low
-        self._looked = 0.0
+        self._polled_at = 0.0
 
-    def look(self, *, now: bool = False) -> None:
+    def poll(self, *, now: bool = False) -> None:
         """Count what is new, once a second."""
-        if not now and time.monotonic() - self._looked < COUNT_SECONDS:
+        if not now and time.monotonic() - self._polled_at < COUNT_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         low = self._low
         moved, self._last = low - self._last, low
         if moved > 0:  # not where the source's log was lost, and counts from 0 again
             self.batches += moved
-            self._reporter.tell(self.batches, 0)
+            self._reporter.report(self.batches, 0)
 
     @property
     def _low(self) -> int:

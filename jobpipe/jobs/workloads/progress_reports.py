@@ -45,7 +45,7 @@ class Reporter:
         self._path = path
         self._newest = Report()
 
-    def tell(self, batches: int, rows: int, error: str = "") -> None:
+    def report(self, batches: int, rows: int, error: str = "") -> None:
         """Replace the report. Where that is not possible the old one stays: the work goes on."""
         line = next((line.strip() for line in error.splitlines() if line.strip()), "")[:MAX_ERROR]
         started = self._newest.started

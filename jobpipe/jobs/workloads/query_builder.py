@@ -212,7 +212,7 @@ class QueryWorkload:
 
     def _wait(self, query: StreamingQuery, stop: StopRequest) -> WorkloadOutcome:
         def asked() -> bool:
-            self._progress.look(query)
+            self._progress.poll(query)
             return stop.asked
 
         job = QueryJob(query)
@@ -222,7 +222,7 @@ class QueryWorkload:
             log.info("%s: ending after the micro-batch it is in", stop.why)
             end_jobs([job], lambda: stop.hurried)
             failed = job.failure()
-        self._progress.look(query, now=True)
+        self._progress.poll(query, now=True)
         batches, rows = self._progress.batches, self._progress.rows
         if failed:
             place = ", ".join(filter(None, (self._failed_at or self._transform_in(query), _place(query))))
@@ -267,13 +267,13 @@ class _Progress:
         self.batches = 0
         self.rows = 0
         self._last = -1
-        self._looked = 0.0
+        self._polled_at = 0.0
 
-    def look(self, query: StreamingQuery, *, now: bool = False) -> None:
+    def poll(self, query: StreamingQuery, *, now: bool = False) -> None:
         """Count what is new, once a second."""
-        if not now and time.monotonic() - self._looked < COUNT_SECONDS:
+        if not now and time.monotonic() - self._polled_at < COUNT_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         before = self.batches
         for each in query.recentProgress:
             if each["batchId"] > self._last and each["numInputRows"] > 0:
@@ -281,4 +281,4 @@ class _Progress:
                 self.batches += 1
                 self.rows += int(each["numInputRows"])
         if self.batches != before:
-            self._reporter.tell(self.batches, self.rows)
+            self._reporter.report(self.batches, self.rows)

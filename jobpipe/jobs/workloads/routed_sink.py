@@ -55,7 +55,7 @@ class RoutedSink(JobpipeSink):
         for target in dict.fromkeys(
             (*self._routes.fixed, *(to for each in sources for to in self._routes.targets(each)))
         ):
-            self._sink_of(target).open(made, self._told(target, job))
+            self._sink_of(target).open(made, self._with_subscribers(target, job))
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
         """Publish a micro-batch, or the rows of a run, to each topic that has rows of it."""
@@ -70,7 +70,7 @@ class RoutedSink(JobpipeSink):
             for target, topics in sorted(sources.items()):
                 job.check()
                 rows = self._made(kept.where(origin.isin(topics)), job)
-                self._sink_of(target).write(rows, batch_id, self._told(target, job))
+                self._sink_of(target).write(rows, batch_id, self._with_subscribers(target, job))
         finally:
             kept.unpersist()
 
@@ -98,7 +98,7 @@ class RoutedSink(JobpipeSink):
             for source in sources[target]:
                 self._kept.add(str(source).removeprefix(job.topic_prefix))
 
-    def _told(self, target: str, job: JobContext) -> JobContext:
+    def _with_subscribers(self, target: str, job: JobContext) -> JobContext:
         """Return the job with the subscribers of a topic, whose name may be known from a row alone."""
         return replace(job, subscribers={target: self._subscriptions(target)})
 

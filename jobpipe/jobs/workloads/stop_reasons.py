@@ -52,14 +52,14 @@ class StopRequest:
             return
         self.why, self._at = why, time.monotonic()
         self._asked = True
-        self._tell()
+        self._notify_listeners()
 
     def note_signals(self) -> None:
         """Take SIGINT, SIGTERM and SIGHUP for a stop from now on."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._on_signal)
 
-    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.ask(signal.Signals(number).name)
         if self._interruptible:
             self._interruptible = False
@@ -83,9 +83,9 @@ class StopRequest:
         """Call ``listener`` when a stop is asked for; at once if that was done."""
         self._listeners.append(listener)
         if self._asked:  # if it is asked for only now, who asks finds the listener
-            self._tell()
+            self._notify_listeners()
 
-    def _tell(self) -> None:
+    def _notify_listeners(self) -> None:
         """Call each listener once, also if two threads are here."""
         while True:
             try:

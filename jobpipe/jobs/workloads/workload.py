@@ -85,7 +85,7 @@ def failure(error: BaseException | str, *, place: str = "", batches: int = 0, ro
     return WorkloadOutcome(name, with_remedy(said), place, batches=batches, rows=rows)
 
 
-def told_of_checkpoint(done: WorkloadOutcome, storage: str, job: Job) -> WorkloadOutcome:
+def with_checkpoint_error(done: WorkloadOutcome, storage: str, job: Job) -> WorkloadOutcome:
     """Return the end of a job's work; if Spark says that the checkpoint does not fit, as that error, with a remedy."""
     if not has_checkpoint(job) or done.error == CheckpointMismatch.__name__:
         return done
