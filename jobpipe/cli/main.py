@@ -66,15 +66,15 @@ class _Program(click.Group):
         except click.Abort:
             code = Exit.INTERRUPTED
         except JobpipeError as error:
-            _tell(error, error.message, settings)
+            _report_error(error, error.message, settings)
             code = exit_of(error)
         except ImportError as error:
             if (told := of_pyarrow(error)) is None:
                 raise
-            _tell(error, str(told), settings)
+            _report_error(error, str(told), settings)
             code = Exit.UNHEALTHY
         except OSError as error:  # a file of the user's: errors of links and of the spool have kinds of their own
-            _tell(error, str(error), settings)
+            _report_error(error, str(error), settings)
             code = Exit.UNHEALTHY
         sys.exit(code if isinstance(code, int) else Exit.OK)
 
@@ -87,7 +87,7 @@ class _Program(click.Group):
             return Exit.OK
 
 
-def _tell(error: Exception, message: str, settings: Settings) -> None:
+def _report_error(error: Exception, message: str, settings: Settings) -> None:
     if settings.verbose:
         click.echo("".join(traceback.format_exception(error)), err=True)
     click.echo("jobpipe: " + "\n".join(map(printable, message.splitlines())), err=True)

@@ -15,7 +15,7 @@ from jobpipe.errors import CheckpointMismatch, ConfigError, PipelineError
 from jobpipe.jobs.storage.job_rows import DefinitionRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, keeps_checkpoint, remedy
-from jobpipe.pipelines.checkpoints.checkpoint_storage import has_begun, look
+from jobpipe.pipelines.checkpoints.checkpoint_storage import check_owner, has_begun
 from jobpipe.pipelines.file.file_paths import local_folder, same_place
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.loader import load_tree, without_engines
@@ -135,7 +135,7 @@ def unfit_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str |
         try:
             if has_checkpoint(job):
                 storage = places.storage(pipeline, name)
-                look(storage, pipeline.name, job)
+                check_owner(storage, pipeline.name, job)
                 before = former.get(name)
                 if before is not None and same_place(before) != same_place(storage):
                     _require_moved(storage, before, pipeline.name, name)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobpipe.cli.operate.server_command import _tell
+from jobpipe.cli.operate.server_command import _print_address
 from jobpipe.config import Config, load
 from jobpipe.control.control_service import Control
 from jobpipe.control.process.control_program import serve
@@ -21,4 +21,4 @@ def core(config: Config, config_file: Path | None) -> Iterator[Control]:
 
 
 if __name__ == "__main__":
-    serve(load(), None, _tell, make_core=core)
+    serve(load(), None, _print_address, make_core=core)

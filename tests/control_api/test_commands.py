@@ -25,7 +25,7 @@ from click.testing import CliRunner, Result
 
 from jobpipe.cli.common.server_connection import INTERVAL_KEYS, JOB_KEYS, RUN_KEYS, SCHEDULE_KEYS, local_time
 from jobpipe.cli.main import cli
-from jobpipe.cli.operate.server_command import _tell
+from jobpipe.cli.operate.server_command import _print_address
 from jobpipe.cli.pipeline import logs_command
 from jobpipe.cli.pipeline.logs_command import new_lines
 from jobpipe.config import load
@@ -545,7 +545,7 @@ def test_the_server_says_where_its_token_is(
     """And never what it is, on a terminal neither: there is no page that it opens."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     state = SimpleNamespace(url="http://127.0.0.1:8998", token=Path("/home/anna/.jobpipe/server/token"))
-    _tell(SimpleNamespace(state=state, address="http://127.0.0.1:8998/?token=abc"))  # type: ignore[arg-type]
+    _print_address(SimpleNamespace(state=state, address="http://127.0.0.1:8998/?token=abc"))  # type: ignore[arg-type]
     told = capsys.readouterr().out
     assert told.startswith("control server at http://127.0.0.1:8998; its token is in /home/anna/.jobpipe/server/token;")
     assert "abc" not in told

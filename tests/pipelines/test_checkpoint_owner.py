@@ -15,7 +15,7 @@ from jobpipe.jobs.workloads.query_shape import NAME as QUERY
 from jobpipe.jobs.workloads.query_shape import QueryShape, claim_shape
 from jobpipe.jobs.workloads.workload import failure, with_checkpoint_error
 from jobpipe.pipelines.checkpoints.checkpoint_owner import NAME, VERSION, Owner, Part, owner_of
-from jobpipe.pipelines.checkpoints.checkpoint_storage import claim, has_begun, look, storage_of
+from jobpipe.pipelines.checkpoints.checkpoint_storage import check_owner, claim, has_begun, storage_of
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.pipeline import Job
 from jobpipe.pipelines.plugins.job_context import name_of_source
@@ -296,10 +296,10 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_folder_that_cannot_be_seen(tmp_path: Path) -> None:
     state = tmp_path / "state" / "copy"
     job = job_of(tmp_path)
-    look(f"file:{state}", "p", job)
+    check_owner(f"file:{state}", "p", job)
     state.parent.mkdir()
     state.symlink_to(state)
-    for asks in (lambda: look(f"file:{state}", "p", job), lambda: has_begun(f"file:{state}")):
+    for asks in (lambda: check_owner(f"file:{state}", "p", job), lambda: has_begun(f"file:{state}")):
         with pytest.raises(CheckpointMismatch, match=r"cannot be seen: Too many levels .* mend that"):
             asks()
 

@@ -188,12 +188,12 @@ def redrive(
         left = [{"reason": why, "count": number} for why, number in outcome.left.items()]
         emit_json({"published": outcome.published, "already": outcome.already, "left": left, "dry_run": dry_run})
     else:
-        _tell(outcome, dry_run=dry_run)
+        _report(outcome, dry_run=dry_run)
     if outcome.left and not skip_left:
         click.get_current_context().exit(Exit.UNHEALTHY)
 
 
-def _tell(outcome: Outcome, *, dry_run: bool) -> None:
+def _report(outcome: Outcome, *, dry_run: bool) -> None:
     verb = "would publish" if dry_run else "published"
     for topic, number in outcome.published.items():
         click.echo(f"{verb} {counted(number, 'row')} to {topic} again")

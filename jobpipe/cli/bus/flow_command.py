@@ -151,7 +151,7 @@ def _to_reset(
     return lines, {status["topic"]: status for status in found}
 
 
-def keeper_of_flow(admin: Admin, topic: str, name: str) -> str | None:
+def find_flow_keeper(admin: Admin, topic: str, name: str) -> str | None:
     """Return which topic that is served keeps cursors of flow ``name`` for the log of ``topic``; None if none does."""
     served = [line.name for line in admin.topics() if line.location is not None]
     lines = list(_flows(list(admin.statuses(served, FLOWS_SECONDS).values())))

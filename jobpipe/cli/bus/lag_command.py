@@ -8,7 +8,7 @@ import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_table, seconds, size
-from jobpipe.cli.common.topic_status import connection, last_seen, position, told
+from jobpipe.cli.common.topic_status import connection, last_seen, position, subscription_lines
 
 _NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
 
@@ -27,7 +27,7 @@ def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bo
     served_for (seconds, without a publisher), name, state, since, position, epoch, lag (batches, rows, bytes, seconds),
     reconnects, last_seen, required, where.
     """
-    if lines := told(settings, topics, timeout, as_json=as_json):
+    if lines := subscription_lines(settings, topics, timeout, as_json=as_json):
         emit_table(("TOPIC", "SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN"), map(_row, lines), right=_NUMBERS)
 
 

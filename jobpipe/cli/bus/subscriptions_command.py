@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from jobpipe.cli.bus.flow_command import keeper_of_flow
+from jobpipe.cli.bus.flow_command import find_flow_keeper
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.offset_argument import PlaceType
 from jobpipe.cli.common.output import count, emit_json, emit_table, printable
-from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, told
+from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, subscription_lines
 from jobpipe.store.reading.boundary import Boundary
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
@@ -35,7 +35,7 @@ def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_js
     A position is the offset of the next batch to read, and the epoch of the publisher that sealed the batch before it.
     JSON keys of each as those of `jobpipe lag`.
     """
-    if lines := told(settings, topics, timeout, as_json=as_json):
+    if lines := subscription_lines(settings, topics, timeout, as_json=as_json):
         columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
         emit_table(columns, map(_row, lines), right=("POSITION", "LAG BATCHES"))
 
@@ -77,7 +77,7 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
-        if (kept_in := keeper_of_flow(admin, topic, name)) is not None:
+        if (kept_in := find_flow_keeper(admin, topic, name)) is not None:
             raise click.UsageError(
                 f"{printable(name)} is a flow: its next start goes on at its cursors, which topic {printable(kept_in)} "
                 f"keeps. Stop the flow, and run `jobpipe flow reset {printable(name)}` before this"

@@ -127,14 +127,14 @@ def client_of(settings: Settings, url: str | None, token_file: Path | None, *, s
     return ControlClient(address)
 
 
-def wait_until(look: Callable[[], T | None], timeout: float, what: str) -> T:
+def wait_until(poll: Callable[[], T | None], timeout: float, what: str) -> T:
     """Return what ``look`` returns once it is not None.
 
     Raises:
         WaitTimeout: that takes too long.
     """
     deadline = time.monotonic() + timeout
-    while (found := look()) is None:
+    while (found := poll()) is None:
         if time.monotonic() >= deadline:
             raise WaitTimeout(f"{what} after {timeout:g} s; `jobpipe pipeline status` says more")
         time.sleep(POLL_SECONDS)

@@ -45,7 +45,9 @@ def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[s
     return found
 
 
-def told(settings: Settings, topics: Sequence[str], timeout: float, *, as_json: bool) -> list[dict[str, Any]]:
+def subscription_lines(
+    settings: Settings, topics: Sequence[str], timeout: float, *, as_json: bool
+) -> list[dict[str, Any]]:
     """Return the subscriptions of the given topics, or of all, for a table; none if JSON, or why none, was printed."""
     from jobpipe.admin import Admin
 
@@ -55,13 +57,13 @@ def told(settings: Settings, topics: Sequence[str], timeout: float, *, as_json: 
     if as_json:
         emit_json(lines)
         return []
-    _tell_absent(found)
+    _report_absent(found)
     if not lines:
         click.echo("no subscriptions" if found else "no topic is served")
     return lines
 
 
-def _tell_absent(found: Sequence[dict[str, Any]]) -> None:
+def _report_absent(found: Sequence[dict[str, Any]]) -> None:
     """Say on standard error which topics have no publisher now."""
     for status in found:
         if (why := without_publisher(status)) is not None:

@@ -45,7 +45,7 @@ def init(settings: Settings, ca_only: bool, directory: Path | None) -> None:
     if ca_only:
         click.echo(f"copy {directory / 'ca.crt'} to every host; {directory / 'ca.key'} stays here")
     else:
-        _tell_use(issue(directory, NODE, dns=NODE_NAMES))
+        _print_use(issue(directory, NODE, dns=NODE_NAMES))
 
 
 @certs.command("issue")
@@ -92,7 +92,7 @@ def issue_one(
     names = [*map(topic_server_name, topics), *map(subscription_name, subscriptions)]
     names += [*hosts, *(NODE_NAMES if node else ())]
     usages = BOTH if topics or hosts or node else (CLIENT,)
-    _tell_use(issue(_chosen(settings, directory), name, dns=names, usages=usages))
+    _print_use(issue(_chosen(settings, directory), name, dns=names, usages=usages))
 
 
 @certs.command()
@@ -211,7 +211,7 @@ def _validity(start: datetime, end: datetime) -> dict[str, Any]:
     }
 
 
-def _tell_use(files: Any) -> None:
+def _print_use(files: Any) -> None:
     from jobpipe.net.tls.certificates import describe
 
     click.echo(f"# known to access lists as {' and '.join(describe(files.cert).names)}")

@@ -60,11 +60,11 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
         logging.basicConfig(
             level=logging.INFO, format=shape, handlers=[BoundedHandler(ServerFiles.of(config.home).log)], force=True
         )
-    serve(config, settings.resolved.file, _tell)
+    serve(config, settings.resolved.file, _print_address)
     return Exit.OK
 
 
-def _tell(rest: RestServer) -> None:
+def _print_address(rest: RestServer) -> None:
     """Say where it is, and how it knows who asks."""
     url, token = rest.state.url, rest.state.token
     known = "certificates as jobpipe.server.access says" if token is None else f"its token is in {token}"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from jobpipe.pipelines.file.field_types import FOLDER
-from jobpipe.pipelines.file.located_values import FilePlace, node_of, plain, spelt
+from jobpipe.pipelines.file.located_values import FilePlace, find_dotted, node_of, plain
 from jobpipe.pipelines.file.spec import AlertSpec
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def alerts_of(tree: Mapping[str, Any], folder: Path) -> tuple[AlertSpec, ...]:
         folder: where relative paths start.
     """
     found = []
-    for section in spelt(node_of(dict(tree), FilePlace("")), "pipeline.alerts"):
+    for section in find_dotted(node_of(dict(tree), FilePlace("")), "pipeline.alerts"):
         given = plain(section)
         for number, each in enumerate(given if isinstance(given, list) else (), 1):
             try:

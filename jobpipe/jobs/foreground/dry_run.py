@@ -246,7 +246,7 @@ def _try_query(
         stages = [(stage.type, stage.make(_RUN)) for stage in job.transforms]
         letters = DeadLetters(context, "", "", stages, None, view=next(iter(frames)))
         with ExitStack() as stack, _finding(pipeline, made):
-            good, marked = letters.parted(frame, stack)
+            good, marked = letters.split(frame, stack)
             _check_sinks(spark, pipeline, job, good, context)
             dead = [row for each, is_dead, letter in marked for row in _rows(each.where(is_dead).select(letter))]
             return DryRunResult(_rows(good), [row["letter"] for row in dead], unknown)

@@ -138,20 +138,20 @@ def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> Owne
     Raises:
         CheckpointMismatch: it belongs to another job, or was begun with other sources, state or sinks.
     """
-    claimed, progress = _as_begun(owner, storage_of(storage, spark), storage)
+    claimed, progress = _owner_as_begun(owner, storage_of(storage, spark), storage)
     if progress is not None:
         _require_all_of_batch(claimed, progress, storage)
 
     def fit(before: str, begun: bool) -> str | None:
         nonlocal claimed
-        claimed = claimed.going_on(before, storage, begun=begun, known=_known(progress))
+        claimed = claimed.going_on(before, storage, begun=begun, known=_known_sources(progress))
         return claimed.text() if owner.sources else None  # a run of a BATCH job leaves what a stream noted
 
     keep_note(storage, NAME, claimed.text(), fit, spark)
     return claimed
 
 
-def _as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner, Progress | None]:
+def _owner_as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner, Progress | None]:
     """Return what a checkpoint belongs to, with names of sources only if it was begun with these, or has not begun.
 
     Returns:
@@ -192,7 +192,7 @@ def _require_all_of_batch(owner: Owner, progress: Progress, storage: str) -> Non
         )
 
 
-def _known(progress: Progress | None) -> KnownSources:
+def _known_sources(progress: Progress | None) -> KnownSources:
     return KnownSources() if progress is None else KnownSources(progress.names, progress.names | progress.noted)
 
 
@@ -212,13 +212,13 @@ def keep_note(
     note = folder.file(name)
     if note.create(text):
         return
-    before = _noted(note, f"{storage}/{name}")
+    before = _read_note(note, f"{storage}/{name}")
     after = fit(before, folder.begun) if before.strip() else text
     if after is not None and after != before:
         note.write(after)
 
 
-def look(storage: str, pipeline: str, job: Job) -> None:
+def check_owner(storage: str, pipeline: str, job: Job) -> None:
     """Check, as far as it is to be seen without a session, that a checkpoint belongs to a job; note nothing.
 
     The namespace is not compared: the attempt's own configuration says it. Nor is a micro-batch that has not ended: the
@@ -230,14 +230,14 @@ def look(storage: str, pipeline: str, job: Job) -> None:
     if local_folder(storage) is None:
         return
     folder = storage_of(storage, None)
-    if NAME in _seen(folder, storage):
-        before = _noted(folder.file(NAME), f"{storage}/{NAME}")
+    if NAME in _list_names(folder, storage):
+        before = _read_note(folder.file(NAME), f"{storage}/{NAME}")
         if before.strip():
-            owner, progress = _as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
-            owner.going_on(before, storage, begun=folder.begun, known=_known(progress))
+            owner, progress = _owner_as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
+            owner.going_on(before, storage, begun=folder.begun, known=_known_sources(progress))
 
 
-def _seen(folder: Storage, storage: str) -> list[str]:
+def _list_names(folder: Storage, storage: str) -> list[str]:
     """Return the names of what is in a checkpoint's folder.
 
     Raises:
@@ -259,11 +259,11 @@ def has_begun(storage: str) -> bool:
     if local_folder(storage) is None:
         return False
     folder = storage_of(storage, None)
-    _seen(folder, storage)
+    _list_names(folder, storage)
     return folder.begun
 
 
-def _noted(note: StorageFile, path: str) -> str:
+def _read_note(note: StorageFile, path: str) -> str:
     try:
         return note.read(MOST_BYTES)
     except OSError as error:

@@ -95,13 +95,13 @@ class MySqlDatabase(Database):
                 **tls,
             )
         except pymysql.MySQLError as error:
-            raise _told(error, self.name, None) from None
+            raise _translate_error(error, self.name, None) from None
         try:
             connection._read_timeout = connection._write_timeout = answer
             self._set(connection)
             yield connection
         except pymysql.MySQLError as error:
-            raise _told(error, self.name, columns or None) from None
+            raise _translate_error(error, self.name, columns or None) from None
         finally:
             with suppress(pymysql.MySQLError, OSError):
                 connection.close()
@@ -259,7 +259,7 @@ _OWN_WORDS: dict[type[JobpipeError], str] = {
 }
 
 
-def _told(error: pymysql.MySQLError, where: str, columns: Collection[str] | None) -> JobpipeError:
+def _translate_error(error: pymysql.MySQLError, where: str, columns: Collection[str] | None) -> JobpipeError:
     """Return our error for one of the driver's.
 
     Args:

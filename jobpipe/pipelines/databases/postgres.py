@@ -65,7 +65,7 @@ class PostgresDatabase(Database):
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 yield connection
         except psycopg.Error as error:
-            raise _told(error, self.name, columns) from None
+            raise _translate_error(error, self.name, columns) from None
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
@@ -118,7 +118,7 @@ _KINDS: tuple[tuple[str, type[JobpipeError]], ...] = (
 )
 
 
-def _told(error: psycopg.Error, where: str, columns: Collection[str]) -> JobpipeError:
+def _translate_error(error: psycopg.Error, where: str, columns: Collection[str]) -> JobpipeError:
     """Return our error for one of the driver's."""
     psycopg = _driver()
     state = error.sqlstate

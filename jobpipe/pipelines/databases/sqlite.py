@@ -52,7 +52,7 @@ class SqliteDatabase(Database):
                 connection.execute("PRAGMA synchronous = FULL")
                 yield connection
         except sqlite3.Error as error:
-            raise _told(error, self.name) from None
+            raise _translate_error(error, self.name) from None
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
@@ -82,7 +82,7 @@ class SqliteDatabase(Database):
             with closing(self._open("rwc")) as connection:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
         except sqlite3.Error as error:
-            raise _told(error, self.name) from None
+            raise _translate_error(error, self.name) from None
 
     def insert(
         self, connection: Connection, table: tuple[str, str], columns: Sequence[str], rows: Iterable[Sequence[Any]]
@@ -149,7 +149,7 @@ _KINDS: dict[int, type[JobpipeError]] = {
 }
 
 
-def _told(error: sqlite3.Error, where: str) -> JobpipeError:
+def _translate_error(error: sqlite3.Error, where: str) -> JobpipeError:
     """Return our error for one of the driver's."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:  # the driver's own

@@ -30,7 +30,7 @@ ROWS_LEAST = 100  # of a stream, of which max-ratio is a part
 RETENTION_SECONDS = 7 * 24 * 3600.0  # that a topic keeps dead letters which no job of the file reads
 Marked = list[tuple[DataFrame, Column, Column]]
 """Of each tolerant stage: its rows, which of them are dead, and the letter of one."""
-Looks = list[tuple[int, str]]
+DeadCounts = list[tuple[int, str]]
 """Of each tolerant stage: how many rows are dead, and the sum of their hashes."""
 _HASHED = ("row", "topic", "offset", "partition", "row_number", "file")
 
@@ -90,7 +90,7 @@ class DeadLetters:
         self._retention = retention
         self._final = final
         self._sink: JobPipeSink | None = None
-        self._notes: LetterLedger | None = None
+        self._ledger: LetterLedger | None = None
         self._dead = self._rows = 0  # of the micro-batches that are counted together
 
     def open(self, frame: DataFrame) -> DataFrame:
@@ -100,11 +100,11 @@ class DeadLetters:
             frame: rows as those that will come, a stream or not.
         """
         self._sink = JobPipeSink(**self.arguments())
-        self._notes = LetterLedger(frame.sparkSession, self._job.storage)
-        self._notes.forget_other_runs(self._note_of(0), self._job.check)
+        self._ledger = LetterLedger(frame.sparkSession, self._job.storage)
+        self._ledger.forget_other_runs(self._note_of(0), self._job.check)
         empty = frame.sparkSession.createDataFrame([], frame.schema)
         with ExitStack() as stack:
-            good, _ = self.parted(empty, stack)
+            good, _ = self.split(empty, stack)
         return good
 
     def arguments(self) -> dict[str, Any]:
@@ -130,32 +130,32 @@ class DeadLetters:
         Raises:
             TooManyDeadLetters: there are too many; nothing is published or written.
         """
-        if self._notes is None:
-            self._notes = LetterLedger(batch.sparkSession, self._job.storage)
+        if self._ledger is None:
+            self._ledger = LetterLedger(batch.sparkSession, self._job.storage)
         name = self._note_of(batch_id)
         with ExitStack() as stack:
             if self._max_ratio is not None and UNPARSED not in batch.columns:
                 batch = _kept(batch, stack)  # so that to count it does not read the source again
-            good, marked = self.parted(batch, stack)
-            looks = _looked(marked)  # this computes the rows
-            dead = sum(count for count, _ in looks)
+            good, marked = self.split(batch, stack)
+            counts = _count_dead(marked)  # this computes the rows
+            dead = sum(count for count, _ in counts)
             self._check(dead, batch, batch_id)
             if dead:
-                self._publish_noted(marked, looks, batch_id, name)
+                self._publish_noted(marked, counts, batch_id, name)
                 log.warning("batch %d: %d dead letters went to topic %s", batch_id, dead, self._topic)
             write(good, batch_id)
-            if marked and _may_lose_rows(batch) and (again := _looked(marked)) != looks:
+            if marked and _may_lose_rows(batch) and (again := _count_dead(marked)) != counts:
                 self._publish_again(_letters(marked, again), batch_id, "an executor was lost")
-        self._notes.forget(name)
+        self._ledger.forget(name)
 
-    def _publish_noted(self, marked: Marked, looks: Looks, batch_id: int, name: str) -> None:
+    def _publish_noted(self, marked: Marked, counts: DeadCounts, batch_id: int, name: str) -> None:
         """Publish the letters; if others were noted for the same micro-batch, under an id of their own."""
-        assert self._notes is not None  # noqa: S101 - handle made them
-        digest = " ".join(f"{count}:{sum_}" for count, sum_ in looks)
-        noted = self._notes.of(name)
+        assert self._ledger is not None  # noqa: S101 - handle made them
+        digest = " ".join(f"{count}:{sum_}" for count, sum_ in counts)
+        noted = self._ledger.of(name)
         if noted is None:
-            self._notes.note(name, digest)
-        letters = _letters(marked, looks)
+            self._ledger.note(name, digest)
+        letters = _letters(marked, counts)
         assert letters is not None  # noqa: S101 - there are some
         if noted is None or noted == digest:
             self._publish(letters, batch_id)
@@ -192,7 +192,7 @@ class DeadLetters:
         if self._rows >= least:
             self._dead = self._rows = 0
 
-    def parted(self, batch: DataFrame, stack: ExitStack) -> tuple[DataFrame, Marked]:
+    def split(self, batch: DataFrame, stack: ExitStack) -> tuple[DataFrame, Marked]:
         """Return the good rows; and, of each tolerant stage, its rows, which of them are dead, and the letter of one.
 
         The rows of a tolerant stage are kept until ``stack`` ends, so that what is good at one look is at the next.
@@ -278,7 +278,7 @@ def _kept(frame: DataFrame, stack: ExitStack) -> DataFrame:
     return kept
 
 
-def _looked(marked: Marked) -> Looks:
+def _count_dead(marked: Marked) -> DeadCounts:
     """Return how many rows of each stage are dead, and a sum that depends on which ones."""
     found = []
     for frame, is_dead, letter in marked:
@@ -289,11 +289,11 @@ def _looked(marked: Marked) -> Looks:
     return found
 
 
-def _letters(marked: Marked, looks: Looks) -> DataFrame | None:
+def _letters(marked: Marked, counts: DeadCounts) -> DataFrame | None:
     """Return the letters of those stages that have some."""
     found = [
         frame.where(is_dead).select(letter)
-        for (frame, is_dead, letter), (count, _) in zip(marked, looks, strict=True)
+        for (frame, is_dead, letter), (count, _) in zip(marked, counts, strict=True)
         if count
     ]
     return reduce(DataFrame.unionAll, found) if found else None

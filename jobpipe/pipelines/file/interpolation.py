@@ -46,13 +46,13 @@ class RunValues:
         return value.astimezone(UTC).strftime(shape or _COMPACT) if isinstance(value, datetime) else str(value)
 
 
-def _as_it_is(_path: Path) -> Quote | None:
+def _unquoted(_path: Path) -> Quote | None:
     """Return that values need no quoting."""
     return None
 
 
-def put_in(
-    tree: TreeNode, given: Mapping[str, str], report: ProblemList, quotes: Callable[[Path], Quote | None] = _as_it_is
+def interpolate(
+    tree: TreeNode, given: Mapping[str, str], report: ProblemList, quotes: Callable[[Path], Quote | None] = _unquoted
 ) -> TreeNode:
     """Return the tree with parameters and names in place of their references; run references are only checked.
 
@@ -147,7 +147,7 @@ class _Text:
         whole = _REFERENCE.fullmatch(self._text)
         if whole is not None and whole[1] in self._known:
             value = self._known[whole[1]]
-            return self._kept(value) if isinstance(value, str) else value
+            return self._escaped(value) if isinstance(value, str) else value
         return _REFERENCE.sub(self._replaced, self._text)
 
     def _replaced(self, match: re.Match[str]) -> str:
@@ -159,14 +159,14 @@ class _Text:
         elif name in self._known:
             value = self._known[name]
             text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
-            return self._kept(text)
+            return self._escaped(text)
         elif name.partition(":")[0] in RUN:
             self._check_run(name)
         else:
-            self._problem(f"there is no ${{{name[:100]}}}", nearest(name, (*self._known, *RUN), spell=_spelt))
+            self._problem(f"there is no ${{{name[:100]}}}", nearest(name, (*self._known, *RUN), spell=_as_reference))
         return written
 
-    def _kept(self, text: str) -> str:
+    def _escaped(self, text: str) -> str:
         """Return a value's text such that :func:`fill`, and what takes the text, leave it as it is."""
         text = self._quote(text)
         return text.replace("${", "$${") if self._late else text
@@ -186,7 +186,7 @@ class _Text:
         self._report.add(Problem(place.file, place.line, dotted(self._path), what, remedy))
 
 
-def _spelt(name: str) -> str:
+def _as_reference(name: str) -> str:
     return f"${{{name}}}"
 
 

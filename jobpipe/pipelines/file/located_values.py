@@ -81,7 +81,7 @@ def merge(below: TreeNode, above: TreeNode) -> tuple[TreeNode, list[Path]]:
     merged = _copy(below)
     absent: list[Path] = []
     if isinstance(merged.value, dict):
-        _lay(merged.value, (), above, absent)
+        _merge_into(merged.value, (), above, absent)
     return merged, absent
 
 
@@ -92,12 +92,12 @@ def _copy(node: TreeNode) -> TreeNode:
     return replace(node, value={key: _copy(each) for key, each in node.value.items()})
 
 
-def _lay(root: Section, path: Path, node: TreeNode, absent: list[Path]) -> None:
+def _merge_into(root: Section, path: Path, node: TreeNode, absent: list[Path]) -> None:
     name = ".".join(map(str, path))
     if isinstance(node.value, dict):
         for key, each in node.value.items():
-            _lay(root, (*path, key), each, absent)
-        is_section = any(isinstance(each.value, dict) for each in _spelt(root, name))
+            _merge_into(root, (*path, key), each, absent)
+        is_section = any(isinstance(each.value, dict) for each in _find_dotted(root, name))
         if path and not node.value and not is_section:
             _put(root, path, node)
     elif node.value is not None:
@@ -132,12 +132,12 @@ def _remove(root: Section, name: str) -> bool:
     return found
 
 
-def spelt(root: TreeNode, name: str) -> list[TreeNode]:
+def find_dotted(root: TreeNode, name: str) -> list[TreeNode]:
     """Return what has a dotted name, however that is written: in one file that was found right there is one at most."""
-    return list(_spelt(root.value, name)) if isinstance(root.value, dict) else []
+    return list(_find_dotted(root.value, name)) if isinstance(root.value, dict) else []
 
 
-def _spelt(root: Section, name: str) -> Iterator[TreeNode]:
+def _find_dotted(root: Section, name: str) -> Iterator[TreeNode]:
     """Yield what has a dotted name."""
     yield from (section[rest] for section, rest in _holders(root, name) if rest in section)
 

@@ -21,7 +21,7 @@ from jobpipe.errors import shown
 from jobpipe.pipelines.file.error_messages import by_name, field_names, problem_at, problems_of
 from jobpipe.pipelines.file.field_types import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.file.file_paths import escaped
-from jobpipe.pipelines.file.interpolation import Quote, fill, put_in
+from jobpipe.pipelines.file.interpolation import Quote, fill, interpolate
 from jobpipe.pipelines.file.located_values import FilePlace, Path, TreeNode, dotted, find, node_of, plain
 from jobpipe.pipelines.file.problems import OptionError, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.file.spec import (
@@ -80,8 +80,8 @@ def load_pipeline(
     if tree is None:
         raise pipeline_error(report.problems)
     plugins = plugins or Plugins()
-    named = put_in(tree, given or {}, ProblemList())  # with the types and formats that parameters give
-    tree = put_in(tree, given or {}, report, functools.partial(_quote, named, plugins))
+    named = interpolate(tree, given or {}, ProblemList())  # with the types and formats that parameters give
+    tree = interpolate(tree, given or {}, report, functools.partial(_quote, named, plugins))
     whole, moved = _several_jobs(tree, plugins, report)
     whole = _without_nulls(whole)
     pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
@@ -342,7 +342,7 @@ class _Loader:
             parsed = plugin.parse(fill(options), self._folder)
             made = plugin(parsed, fires_nothing) if kind is PlugInKind.ENGINE else plugin(parsed)
             complaints = _complaints(made, self._mode(path))
-            _touch(made)
+            _probe(made)
         except ValidationError as error:
             for problem in problems_of(error, plugin.Options, self._tree, path, stage=_SPECS[kind]):
                 self._report.add(problem)
@@ -429,7 +429,7 @@ def _complaints(plugin: Plugin, mode: Mode) -> list[OptionError]:
     return found
 
 
-def _touch(plugin: Plugin) -> None:
+def _probe(plugin: Plugin) -> None:
     """Ask a plug-in once all that the checks and the graph ask it, so that they need not expect it to fail."""
     list(plugin.imports())
     if isinstance(plugin, Source | Sink):

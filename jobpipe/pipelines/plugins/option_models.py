@@ -31,7 +31,7 @@ def options_model(
     """
     fields: dict[str, Any] = dict(own)
     for about in definitions:
-        spelt = spell(about)
+        key = spell(about)
         others = about.also if isinstance(about, Option) else ()
         kind = Annotated[Any, *of_kind(about.kind), BeforeValidator(json_text)]
         is_key = isinstance(about, Key)
@@ -39,7 +39,7 @@ def options_model(
             kind,
             Field(
                 ... if about.name in required else None,
-                validation_alias=AliasChoices(spelt, *others) if others else spelt,
+                validation_alias=AliasChoices(key, *others) if others else key,
                 description=f"{about.documentation} Default: {about.default_text}.",
                 json_schema_extra={CONFIGURATION: True} if is_key else None,
             ),

@@ -66,7 +66,7 @@ def _lines(found: Any) -> Iterator[str]:
         if (phrase := _expected(field)) not in ("", "a text", "a plain value"):
             yield f"      expected: {phrase}"
         if "default" in field and field["default"] not in (None, {}, []):
-            yield f"      default:  {_shown(field['default'])}"
+            yield f"      default:  {_short_repr(field['default'])}"
     if not properties:
         yield "  no options"
     if keys:
@@ -85,5 +85,5 @@ def _expected(field: dict[str, Any]) -> str:
     return ", ".join(choices) or next((str(each[EXPECTED]) for each in parts if EXPECTED in each), "")
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

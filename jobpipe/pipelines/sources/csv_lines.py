@@ -185,7 +185,9 @@ class CsvLines:
         if self.form.quote:
             quoted = sf.contains(line, sf.lit(self.form.quote))
             why = why.when(quoted & ~line.rlike(self.form.line()), sf.lit(QUOTES))
-        why = why.when(row[UNPARSED].isNotNull(), sf.lit(f"its values do not fit the columns {_shown(self.columns)}"))
+        why = why.when(
+            row[UNPARSED].isNotNull(), sf.lit(f"its values do not fit the columns {_column_list(self.columns)}")
+        )
         values = (row[name].alias(name) for name in self.columns.names)
         return frame.select(*values, *self._parts, line, _FILE, _TASK, why.alias(REASON))
 
@@ -208,7 +210,7 @@ class CsvLines:
         return frame.filter(is_row).drop(_FIRST)
 
 
-def _shown(columns: StructType) -> str:
+def _column_list(columns: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in columns)[:_SHOWN]
 
 

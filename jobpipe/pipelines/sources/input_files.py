@@ -119,7 +119,7 @@ class InputFiles:
         elif name != self._pattern and not self._fs.exists(self._new(name)):
             said = "; what ${…} puts into a path is a name, and no pattern" if "*" in name or "?" in name else ""
             raise ConfigError(f"{name} does not exist{said}", path=name)  # to Spark a pattern that matches nothing
-        self._tell_of_sub_folders()
+        self._warn_of_sub_folders()
         partitioned = self._partitioned_folders()
         if not self._is_recursive:
             for folder in partitioned:
@@ -259,7 +259,7 @@ class InputFiles:
                     path=self._pattern,
                 )
 
-    def _tell_of_sub_folders(self) -> None:
+    def _warn_of_sub_folders(self) -> None:
         """Warn if there are files in sub-folders that are not read; those of partitions, ``key=value``, are."""
         if "recursivefilelookup" in self._given:
             return
