@@ -1,4 +1,4 @@
-"""Sees to the subscriptions of jobs that have changed or are gone, and removes orders, as soon as it can be done."""
+"""Cleans up subscriptions and orders of jobs that have changed or are gone; tries again until it is done."""
 
 from __future__ import annotations
 

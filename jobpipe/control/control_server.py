@@ -1,4 +1,4 @@
-"""The control server without REST: what people ask for is stored, then the jobs are looked at."""
+"""The control server without REST: it stores what people ask for, then lets the jobs be reconciled."""
 
 from __future__ import annotations
 

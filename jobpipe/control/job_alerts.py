@@ -1,4 +1,4 @@
-"""Alerts: what happens to a job is told to its pipeline's webhooks. At least once, also if the server is killed."""
+"""Sends events of jobs to their pipelines' webhooks: at least once, also if the server is killed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Progress:
 
 
 class Alerts:
-    """Follows a core's events, with one thread, and lets an outbox send; :meth:`close` ends both.
+    """Follows a core's events, with one thread, and lets a queue send; :meth:`close` ends both.
 
     How far it is stands in a file, so that what happened while no server ran is told by the next one. At the first
     start it begins with what happens from then on.
@@ -141,7 +141,7 @@ class Alerts:
                 self._closed.wait(POLL_SECONDS)
 
     def _resume(self) -> None:
-        """Send what the server before this one did not; what is known no more is forgotten."""
+        """Send what the server before this one did not; drop events that were pruned."""
         waiting, found = dict(self._progress.waiting), []
         for number in sorted({event for event, _ in waiting}):
             events = self._control.events(number - 1, limit=1)
@@ -153,7 +153,7 @@ class Alerts:
             self._queue.add(alert)
 
     def _handle(self, event: Event) -> None:
-        """Let an event be told."""
+        """Queue an event's alerts."""
         key, said = (event.pipeline, event.job), (_name(event), event.fields.get("run"))
         if event.what in ("resume", "restart", "retry", "backfill"):
             self._last.pop(key, None)

@@ -1,4 +1,4 @@
-"""A thread that does its work now and then, and soon after it is asked to."""
+"""A thread that does its work now and then, and soon after it is woken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at topics of jobs: a job whose publisher waits for a subscriber is BLOCKED, not FAILED; which jobs lag."""
+"""Polls the topics of jobs: a job whose publisher waits for a subscriber is BLOCKED, not FAILED; jobs that lag."""
 
 from __future__ import annotations
 

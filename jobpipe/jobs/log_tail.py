@@ -1,4 +1,4 @@
-"""The end of a job's log file, fit to be shown."""
+"""The end of a job's log file, escaped for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A control server's schedule in simulated time: books are stored, runs end, servers are killed, clocks are set."""
+"""A control server's schedule in simulated time: its state is stored, runs end, servers are killed, clocks are set."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Server:
         raise AssertionError(f"it never comes to rest: {self.intervals(*OPEN)[:5]}")
 
     def decide(self, now: datetime | None = None) -> Decision:
-        """Return what to do by the books; now and then ask twice."""
+        """Return what to do by the state; now and then ask twice."""
         self.looks += 1
         failed = self.intervals(IntervalState.FAILED)
         state = ScheduleState(
@@ -113,7 +113,7 @@ class Server:
         return decision
 
     def store(self, decision: Decision) -> bool:
-        """Enter a decision in the books, and start the runs; returns False if the server is killed between."""
+        """Store a decision, and start the runs; returns False if the server is killed between."""
         assert (decision.accepted > self.accepted) == (decision.accept is not None or bool(decision.left_out))
         if decision.accept is not None:
             assert decision.accept.lower not in self.booked, "an interval comes twice"

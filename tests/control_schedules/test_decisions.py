@@ -214,7 +214,7 @@ def test_backfill() -> None:
 
 
 def test_backfill_never_overlaps_what_is_booked() -> None:
-    """An interval of the rule that lies partly in the books: the rest of it; a run over several is meant as a whole."""
+    """An interval of the rule that is stored in part: the rest of it; a run over several is meant as a whole."""
     found = backfill(rule("4 hours"), ACCEPTED, BOOKED, hour(8, 20))
     assert found.accept == (hour(8, 10), hour(14), hour(18, 20))
     assert backfill(hourly(), ACCEPTED, BOOKED, hour(16)).done == (hour(15, 18),)

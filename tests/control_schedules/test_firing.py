@@ -1,4 +1,4 @@
-"""Schedules on the server: the books, the runs that they make, and what people may do."""
+"""Schedules on the server: their state, the runs that they make, and what people may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before every request: who asks, from where, and what every reply says to browsers."""
+"""Authentication of every request: who asks, from where; and the headers of every reply for browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What REST answers: a method for each route, from a checked request to a view. They block; threads call them."""
+"""The handlers of REST: a method for each route, from a checked request to a view. They block; threads call them."""
 
 from __future__ import annotations
 

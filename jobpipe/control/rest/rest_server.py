@@ -1,4 +1,4 @@
-"""The REST interface of one core: identities by the address it listens on, the gate, the listener."""
+"""The REST interface of one core: identities by the address it listens on, authentication, the listener."""
 
 from __future__ import annotations
 

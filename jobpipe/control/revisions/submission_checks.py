@@ -1,4 +1,4 @@
-"""What is checked of a submission before its jobs are looked at: by the server, and by a plan for a server to come."""
+"""Checks of a submission before its jobs are compared: for the server, and for a plan without a server."""
 
 from __future__ import annotations
 

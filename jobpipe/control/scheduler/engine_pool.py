@@ -1,4 +1,4 @@
-"""The schedule engines of one server: each is started with its first schedule, and told of all that are its own.
+"""The schedule engines of one server: each starts with its first schedule, and gets all that name it.
 
 An engine may be a stranger's plug-in that asks another host. So each has a thread of its own, which brings it to what
 is wanted of it: whatever fails is tried again, and an engine that hangs hinders no other one.

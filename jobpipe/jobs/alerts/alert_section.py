@@ -1,4 +1,4 @@
-"""The alerts of a pipeline's file, read from its tree alone: whatever else in it is wrong here, its alerts are told."""
+"""Reads the alerts of a pipeline's file from its tree alone, so that alerts work where the rest is invalid."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class ForegroundAlerts:
 
     Args:
         topics: those that the run looks at.
-        outbox: not started yet; it is started if the pipeline has alerts.
+        queue: not started yet; it is started if the pipeline has alerts.
     """
 
     def __init__(self, pipeline: Pipeline, topics: Sequence[str], queue: AlertQueue) -> None:

@@ -66,7 +66,7 @@ class DisplayConsole(Console):
 def open_display(
     console: Console, title: str, *, plain: bool, totals: Mapping[str, int] | None = None
 ) -> ProgressDisplay:
-    """Return the board that fits the console.
+    """Return the display that fits the console.
 
     Args:
         totals: by topic, how many rows will come, where that is known.

@@ -1,4 +1,4 @@
-"""Supervises the jobs of a pipeline: orders their attempts, starts them, hears how they end, starts them again.
+"""Supervises the jobs of a pipeline: orders and launches their attempts, watches how they end, restarts them.
 
 Each job has a thread of its own, so that one whose registry or launcher is slow delays no other.
 """

@@ -1,4 +1,4 @@
-"""What lasts of what coordinators say of topics: that one has no room, and that a job lags.
+"""Debounces what coordinators say of topics: a job is BLOCKED, or lags, only after that has lasted.
 
 A publisher waits for a moment in each micro-batch of a topic with ``acks=all``, and at a full spool whenever one is
 read more slowly than it is written. Only what lasts says something of the job.

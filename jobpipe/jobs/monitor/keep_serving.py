@@ -1,4 +1,4 @@
-"""Serves topics on whose publishing jobs have ended, as long as other jobs still read them."""
+"""Keeps serving topics after their publishing jobs have ended, as long as other jobs read them."""
 
 from __future__ import annotations
 

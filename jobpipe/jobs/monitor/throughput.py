@@ -1,4 +1,4 @@
-"""Rows and bytes per second, of counts that are looked at now and then."""
+"""Rows and bytes per second, from counts that are polled now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds the lease of a job for this process, and hears what its order says."""
+"""Holds the lease of a job for this process, and watches its order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a schedule does now: a pure function of its rule, its books and the time.
+"""What a schedule does now: a pure function of its rule, its state and the time.
 
-The books of a schedule are its last accepted upper bound, and its intervals that are not done. They are stored, and
+The state of a schedule is its last accepted upper bound, and its intervals that are not done. They are stored, and
 everything follows from them: :func:`decide` may be called at any time, as often as one likes, late, early, or by two at
 once, if what it says is stored in one transaction before any run is started:
 
@@ -34,7 +34,7 @@ MOST_BACKFILLED = 10_000
 
 
 class IntervalState(StrEnum):
-    """How an interval of the books stands. The first three are open, the others done."""
+    """How an interval stands. The first three are open, the others done."""
 
     WAITING = "WAITING"  # accepted, and its run is to be started
     RUNNING = "RUNNING"
@@ -70,14 +70,14 @@ class ScheduleState:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do now. Nothing is to be stored if ``accepted`` is that of the books.
+    """What to do now. Nothing is to be stored if ``accepted`` is that of the state.
 
     Attributes:
-        accept: an interval to enter in the books.
+        accept: an interval to store.
         left_out: ranges that no run will read, in order; :meth:`Rule.parts` lists their intervals.
         accepted: the new last accepted upper bound.
         begin: the interval whose run begins now: one that waited, or ``accept``.
-        look_again: when to decide again, if the books do not change before; None: there is nothing more to come.
+        look_again: when to decide again, if the state does not change before; None: there is nothing more to come.
     """
 
     accept: Interval | None = None
@@ -90,8 +90,8 @@ class Decision:
 def decide(rule: Rule, state: ScheduleState, now: datetime) -> Decision:
     """Return what to do now. Runs follow each other: at most one begins, and none while another one is under way.
 
-    To be called again at ``look_again``, and whenever the books change otherwise: when a run has ended, after a skip, a
-    repetition, a backfill or a change of the rule.
+    To be called again at ``look_again``, and whenever the state changes otherwise: when a run has ended, after a skip,
+    a repetition, a backfill or a change of the rule.
     """
     waiting = min(state.waiting, default=None)
     failed = min(state.failed, default=None) if rule.self_depend else None
@@ -172,8 +172,8 @@ class Backfill:
     """What a backfill does.
 
     Attributes:
-        accept: to enter in the books as WAITING, in order: intervals, or parts of them, that no run was made for.
-        repeat: intervals in the books that become WAITING again.
+        accept: to store as WAITING, in order: intervals, or parts of them, that no run was made for.
+        repeat: stored intervals that become WAITING again.
         done: those that have succeeded, and are left alone.
         under_way: those whose runs wait or run already.
         ahead: intervals that the schedule has not come to yet; it will make their runs itself.
@@ -196,7 +196,7 @@ def backfill(
 ) -> Backfill:
     """Return what to do so that all intervals of the rule inside a range have run; what has succeeded is left alone.
 
-    An interval in the books that lies partly in the range is meant as a whole. No moment comes to lie in two intervals.
+    A stored interval that lies partly in the range is meant as a whole. No moment comes to lie in two intervals.
 
     Args:
         accepted: the last accepted upper bound.

@@ -1,4 +1,4 @@
-"""The books of schedules in the server's store: how far each has come, and how each interval stands.
+"""The state of schedules in the server's store: how far each has come, and the state of each interval.
 
 All changes are made inside a change of the store, together with the runs that they are about.
 """
@@ -53,7 +53,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalRow:
-    """An interval in the books.
+    """An interval that is stored.
 
     Attributes:
         run: the newest one of it; None before the first, and of what was left out.

@@ -45,7 +45,7 @@ class Store:
     """Typed access to one database. Methods may be called from any thread.
 
     Args:
-        told: called after each change that added an event.
+        event_added: called after each change that added an event.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float], event_added: Callable[[], None] = lambda: None) -> None:

@@ -1,4 +1,4 @@
-"""The jobs of the registry, asked by many threads: while it is away, only one question in a while waits for it."""
+"""Fails fast while the registry is down: one request probes it now and then, the others do not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the jobs make their steps: when they are due, or when something changed, by a bounded number of threads.
+"""Dispatches the reconcilers' steps to a bounded number of threads: when they are due, or something changed.
 
 Jobs of one type of launcher share threads of their own, so that a cluster that does not answer delays no job of
 another one.

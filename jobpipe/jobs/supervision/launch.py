@@ -1,4 +1,4 @@
-"""Starts one attempt, such that the server may be killed between any two steps.
+"""Launches one attempt, such that the server may be killed between any two steps.
 
 The intention is stored, then ordered, then the launcher is asked, then its id is stored. An attempt that is found
 without an id was started, or was not; see :mod:`jobpipe.jobs.supervision.assessment` for what is done then.

@@ -1,4 +1,4 @@
-"""The launcher and the registry, as one job under supervision asks them."""
+"""Probes of one job: what its launcher and the registry say of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job under supervision: a step looks at it, does what is to be done now, and says when to look again.
+"""Reconciles one job with its desired state: a step observes it, acts, and says when the next one is due.
 
 All that a step goes by is in the store, the registry and the launcher, so that it does not matter whether the step
 before was of this server or of one that was killed. No two steps of a job overlap; a step may wait for the registry
@@ -96,7 +96,7 @@ class JobReconciler:
         return self._probes.launcher_type
 
     def close(self) -> None:
-        """Hear the registry no more."""
+        """Stop watching the registry."""
         self._probes.close()
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class JobReconciler:
         try:
             return self._step()
         except BaseException:
-            self.changed()  # how far it came is for the store to say
+            self.changed()  # re-read the store: it knows how far the step got
             raise
 
     def _step(self) -> float | None:
@@ -241,7 +241,7 @@ class JobReconciler:
         return 0 if pipeline is None else pipeline.version
 
     def _remove_job(self, job: JobRow) -> None:
-        """The file does not have the job any more, and it has ended."""
+        """Remove a job that is not in the file any more, and has ended."""
         store = self._dependencies.store
         with store.write():
             now = store.job(*self.key)

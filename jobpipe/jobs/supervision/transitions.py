@@ -1,4 +1,4 @@
-"""The states of one job and its runs, as they are stored; what follows when an attempt has ended."""
+"""State transitions of one job and its runs, as they are stored; what follows when an attempt has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``${…}`` in a pipeline's texts: parameters and names are put in when the file is read, a run's values when it runs.
+"""``${…}`` in a pipeline's texts: parameters and names at once, a run's values when it runs.
 
 ``$${`` stands for ``${``. Texts in which a run's values may stand keep both as written until :func:`fill`.
 """

@@ -1,4 +1,4 @@
-"""A file to a checked pipeline: read, parameters put in, every section and every plug-in's options checked.
+"""A file to a checked pipeline: read, parameters interpolated, every section and every plug-in's options checked.
 
 All problems are found before any is told. Nothing of the user's is imported; plug-ins that the file names are.
 """

@@ -1,6 +1,6 @@
 """What fires schedules: an engine, which an entry point of the group ``jobpipe.engines`` names.
 
-An engine only says "now": what is done then follows from the schedule's books. So it may fire late, twice, or once for
+An engine only says "now": what is done then follows from the schedule's state. So it may fire late, twice, or once for
 several moments that it missed. It must fire again after each upper bound and the delay, sooner or later.
 """
 
