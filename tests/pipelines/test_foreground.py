@@ -238,7 +238,7 @@ class Job:
         return lambda: self.told.append(name)
 
 
-class Board:
+class Display:
     """Shows nothing; ``hook`` is called with each look."""
 
     def __init__(self, hook: Any = lambda: None) -> None:
@@ -251,7 +251,7 @@ class Board:
 def run(
     pipeline: Pipeline,
     jobs: list[Job],
-    board: Board,
+    display: Display,
     timeout: float | None = None,
     seen: list[JobView] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -263,7 +263,7 @@ def run(
             return {}
 
     told = alerts(pipeline) if seen is None else SimpleNamespace(update=lambda views, topics: seen.extend(views))
-    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), board, timeout, told, clock=clock)  # type: ignore[arg-type]
+    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), display, timeout, told, clock=clock)  # type: ignore[arg-type]
     return foreground.run()
 
 
@@ -273,7 +273,7 @@ def alerts(pipeline: Pipeline) -> ForegroundAlerts:
 
 def test_all_come_to_their_end(pipeline: Pipeline) -> None:
     jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
-    ran = run(pipeline, jobs, Board())
+    ran = run(pipeline, jobs, Display())
     assert (ran.code, [job.told for job in jobs]) == (0, [["start"], ["start"]])
     assert [topic.topic for topic in ran.topics] == ["flights"]
 
@@ -299,7 +299,7 @@ def test_dead_letters_of_the_run_are_counted(pipeline: Pipeline, monkeypatch: py
     jobs = [Job("publish", JobState.FINISHED)]
     told = alerts(pipeline)
     graph = graph_of(pipeline)
-    ran = _Foreground(graph, jobs, admin, Board(), None, told, ["flights"]).run()  # type: ignore[arg-type]
+    ran = _Foreground(graph, jobs, admin, Display(), None, told, ["flights"]).run()  # type: ignore[arg-type]
     (count,) = ran.dead_letters
     assert str(count) == "2 rows could not be processed and went to flights: jobpipe tail flights --from earliest"
     assert str(replace(count, rows=1)).startswith("1 row could not")
@@ -315,31 +315,31 @@ def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
     status = {"rows": 9, "bytes": 9, "waiting": None, "ended": False, "subscriptions": lines}
     admin = SimpleNamespace(statuses=lambda topics, timeout: dict.fromkeys(topics, status))
     shown: list[JobView] = []
-    board = SimpleNamespace(show=lambda topics, jobs: shown.extend(jobs))
+    display = SimpleNamespace(show=lambda topics, jobs: shown.extend(jobs))
     jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
     told = alerts(pipeline)
-    foreground = _Foreground(graph_of(pipeline), jobs, admin, board, None, told)  # type: ignore[arg-type]
+    foreground = _Foreground(graph_of(pipeline), jobs, admin, display, None, told)  # type: ignore[arg-type]
     foreground._poll()
     assert [(job.name, job.lag_rows) for job in shown] == [("publish", None), ("report", 12)]
 
 
 def test_when_one_has_failed_the_others_are_stopped(pipeline: Pipeline) -> None:
     jobs = [Job("publish", JobState.FAILED), Job("report", JobState.STOPPED, by="stop")]
-    ran = run(pipeline, jobs, Board())
+    ran = run(pipeline, jobs, Display())
     assert ran.code == 1
     assert jobs[1].told == ["start", "stop"]
 
 
 def test_the_failure_that_ends_the_run_is_told(pipeline: Pipeline) -> None:
     seen: list[JobView] = []
-    run(pipeline, [Job("publish", JobState.FAILED)], Board(), seen=seen)
+    run(pipeline, [Job("publish", JobState.FAILED)], Display(), seen=seen)
     assert seen[-1].state is JobState.FAILED
 
 
 def test_when_one_was_stopped_by_another_program(pipeline: Pipeline) -> None:
     """The others would wait for its rows; and the pipeline has not come to its end."""
     jobs = [Job("publish", JobState.STOPPED), Job("report", JobState.STOPPED, by="stop")]
-    ran = run(pipeline, jobs, Board())
+    ran = run(pipeline, jobs, Display())
     assert (ran.code, ran.stopped_by, jobs[1].told) == (1, None, ["start", "stop"])
 
 
@@ -352,13 +352,13 @@ def test_the_terminal_is_gone(pipeline: Pipeline) -> None:
         raise OSError(errno.EIO, "input/output error")
 
     jobs = [Job("publish", JobState.STOPPED, by="stop")]
-    ran = run(pipeline, jobs, Board(hang_up))
+    ran = run(pipeline, jobs, Display(hang_up))
     assert (ran.code, jobs[0].told[:2], "kill" in jobs[0].told) == (129, ["start", "stop"], False)
 
 
 def test_when_it_takes_too_long_all_are_stopped(pipeline: Pipeline) -> None:
     jobs = [Job("publish", JobState.STOPPED, by="stop"), Job("report", JobState.STOPPED, by="stop")]
-    ran = run(pipeline, jobs, Board(), 0.01)
+    ran = run(pipeline, jobs, Display(), 0.01)
     assert (ran.code, ran.late, [job.told for job in jobs]) == (1, True, [["start", "stop"]] * 2)
 
 
@@ -367,7 +367,7 @@ def test_signals_stop_then_kill(pipeline: Pipeline) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     jobs = [Job("publish", JobState.CANCELED, by="kill")]
     times = iter([10.0, 11.0])
-    hook = Board(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]])
+    hook = Display(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]])
     ran = run(pipeline, jobs, hook, clock=lambda: next(times))
     assert (ran.stopped_by, ran.code, jobs[0].told) == (signal.SIGHUP, 129, ["start", "stop", "kill"])
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
@@ -378,7 +378,7 @@ def test_signals_within_a_second_are_one(pipeline: Pipeline) -> None:
     signals = iter([signal.SIGTERM, signal.SIGTERM])
     times = iter([10.0, 10.9])
     jobs = [Job("publish", JobState.STOPPED, by="stop")]
-    hook = Board(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]])
+    hook = Display(lambda: [os.kill(os.getpid(), number) for number in list(signals)[:2]])
     ran = run(pipeline, jobs, hook, clock=lambda: next(times))
     assert (ran.stopped_by, "stop" in jobs[0].told, "kill" in jobs[0].told) == (signal.SIGTERM, True, False)
 
@@ -396,7 +396,7 @@ def test_a_signal_in_the_middle_of_a_stop(pipeline: Pipeline) -> None:
                 self.told.append("stop")
 
     job = Locked("publish", JobState.STOPPED, by="stop")
-    ran = run(pipeline, [job], Board(), 0.01)
+    ran = run(pipeline, [job], Display(), 0.01)
     assert (ran.late, ran.stopped_by, ran.code, job.told) == (True, signal.SIGTERM, 1, ["start", "stop", "stop"])
 
 
@@ -406,5 +406,5 @@ def test_what_fails_here_leaves_no_job(pipeline: Pipeline) -> None:
 
     jobs = [Job("publish", JobState.CANCELED, by="kill")]
     with pytest.raises(ZeroDivisionError):
-        run(pipeline, jobs, Board(fail))
+        run(pipeline, jobs, Display(fail))
     assert jobs[0].told == ["start", "kill", "join"]

@@ -1,4 +1,4 @@
-"""A warning says that others can change a folder of modules; the control server refuses it, see test_roots."""
+"""A warning says that others can change a folder of modules; the control server refuses it, see test_allowed_paths."""
 
 from __future__ import annotations
 

@@ -50,13 +50,13 @@ class Made:
     def __init__(self) -> None:
         self.now = 1000.0
         self.done: list[int] = []
-        self.outbox = AlertQueue(
+        self.queue = AlertQueue(
             environ=ENVIRON, done=lambda alert: self.done.append(alert.event), first_delay=0.001, clock=lambda: self.now
         )
-        self.outbox.start()
+        self.queue.start()
 
     def add(self, to: str, event: int) -> None:
-        self.outbox.add(
+        self.queue.add(
             Alert(
                 name="FAILED",
                 pipeline="p",
@@ -75,7 +75,7 @@ class Made:
 def made(hooks: Hooks) -> Iterator[Made]:
     found = Made()
     yield found
-    found.outbox.close()
+    found.queue.close()
 
 
 def fail(error: WebhookError) -> Callable[[], None]:
@@ -87,7 +87,7 @@ def fail(error: WebhookError) -> Callable[[], None]:
 
 def test_dead_webhooks_delay_no_other_one(made: Made, hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though there are more of them than threads, with more alerts than one queue has."""
-    monkeypatch.setattr(made.outbox, "_first_delay", 3600.0)
+    monkeypatch.setattr(made.queue, "_first_delay", 3600.0)
     for number in range(SENDERS + 2):
         hooks.answers[f"/DEAD{number}"] = fail(WebhookError("no answer"))
         for event in range(MOST_WAITING):
@@ -149,12 +149,12 @@ def test_what_is_refused_is_given_up_sooner_and_the_next_one_is_sent(
 def test_of_too_many_the_oldest_are_given_up(
     made: Made, hooks: Hooks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(made.outbox, "_first_delay", 3600.0)
+    monkeypatch.setattr(made.queue, "_first_delay", 3600.0)
     monkeypatch.setattr(alert_queue, "MOST_DESTINATIONS", 1)
     hooks.answers["/A"] = fail(WebhookError("no answer"))
     for event in range(MOST_WAITING):
         made.add("A", event)
-    eventually(lambda: not any(each.busy for each in made.outbox._destinations.values()))
+    eventually(lambda: not any(each.busy for each in made.queue._destinations.values()))
     made.add("A", MOST_WAITING)
     assert made.done == [0]
     made.add("B", 77)
@@ -165,9 +165,9 @@ def test_of_too_many_the_oldest_are_given_up(
 def test_the_end_waits_a_while_for_what_is_not_sent(hooks: Hooks) -> None:
     made = Made()
     made.add("A", 1)
-    assert made.outbox.close(within=DEADLINE) == 0
+    assert made.queue.close(within=DEADLINE) == 0
     assert made.done == [1]
     made = Made()
     hooks.answers["/A"] = fail(WebhookError("no answer"))
     made.add("A", 1)
-    assert made.outbox.close(within=0.01) == 1
+    assert made.queue.close(within=0.01) == 1

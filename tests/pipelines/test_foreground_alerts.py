@@ -66,59 +66,59 @@ def view(state: JobState, detail: str = "", cause: str = "") -> JobView:
 
 
 def test_states_are_told_to_those_that_named_them(pipeline: Pipeline) -> None:
-    outbox = Kept()
-    with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
+    queue = Kept()
+    with ForegroundAlerts(pipeline, ["flights"], queue) as alerts:
         for state in ("RUNNING", "BLOCKED", "BLOCKED", "LOST", "RUNNING", "BLOCKED", "FAILED", "FAILED"):
             alerts.update([view(JobState(state))], [])
     two = ("BLOCKED", "report", 2)
-    assert outbox.told == [two, ("LOST", "report", 1), two, ("FAILED", "report", 1), ("FAILED", "report", 2)]
-    assert outbox.calls == ["start", CLOSE_SECONDS]
-    events = [alert.event for alert in outbox.alerts]
+    assert queue.told == [two, ("LOST", "report", 1), two, ("FAILED", "report", 1), ("FAILED", "report", 2)]
+    assert queue.calls == ["start", CLOSE_SECONDS]
+    events = [alert.event for alert in queue.alerts]
     assert events[-1] == events[-2]
     assert events[:-1] == sorted(set(events))
 
 
 def test_what_an_error_says_is_not_told(pipeline: Pipeline) -> None:
     """It may have values of rows; the log has it, and the terminal."""
-    outbox = Kept()
-    with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
+    queue = Kept()
+    with ForegroundAlerts(pipeline, ["flights"], queue) as alerts:
         cause = "ValueError: no flight UA1545: of Anna"
         alerts.update([view(JobState.FAILED, f"{cause} (transform 1)", cause)], [])
-    assert outbox.alerts[0].detail == "ValueError (transform 1)"
+    assert queue.alerts[0].detail == "ValueError (transform 1)"
 
 
 def test_a_lag_is_told_once(pipeline: Pipeline) -> None:
-    outbox = Kept()
+    queue = Kept()
 
     def topic(rows: int) -> TopicView:
         return TopicView("flights", "live", subscriptions=(SubscriptionView("flights.report", "x", 1, rows, 0),))
 
-    with ForegroundAlerts(pipeline, ["flights"], outbox) as alerts:
+    with ForegroundAlerts(pipeline, ["flights"], queue) as alerts:
         alerts.update([view(JobState.RUNNING)], [topic(9)])
 
         def told() -> bool:
             alerts.update([view(JobState.RUNNING)], [topic(10)])
-            return bool(outbox.alerts)
+            return bool(queue.alerts)
 
         eventually(told)
         told()
-    assert outbox.told == [("LAGGING", "report", 2)]
+    assert queue.told == [("LAGGING", "report", 2)]
 
 
 def test_the_end_says_what_was_not_delivered(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Kept(left=3)
-    with pytest.raises(KeyboardInterrupt), ForegroundAlerts(pipeline, [], outbox):
+    queue = Kept(left=3)
+    with pytest.raises(KeyboardInterrupt), ForegroundAlerts(pipeline, [], queue):
         raise KeyboardInterrupt
-    assert outbox.calls == ["start", 0.0]
+    assert queue.calls == ["start", 0.0]
     assert "pipeline flights: 3 alerts could not be delivered before the end" in caplog.text
 
 
 def test_without_alerts_nothing_begins(write: Write) -> None:
-    outbox = Kept()
+    queue = Kept()
     plain = loaded(write("pipeline: {name: flights}\n" + FILE[FILE.index("jobs:") :]))
-    with ForegroundAlerts(plain, ["flights"], outbox) as alerts:
+    with ForegroundAlerts(plain, ["flights"], queue) as alerts:
         alerts.update([view(JobState.FAILED)], [])
-    assert (outbox.calls, outbox.alerts) == ([CLOSE_SECONDS], [])
+    assert (queue.calls, queue.alerts) == ([CLOSE_SECONDS], [])
 
 
 def test_what_a_run_does_not_tell(write: Write, pipeline: Pipeline) -> None:

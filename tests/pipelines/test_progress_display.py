@@ -49,11 +49,11 @@ class Plain:
 
     def __init__(self) -> None:
         self._console = console()
-        self._board = LineDisplay(self._console)
+        self._display = LineDisplay(self._console)
 
     def show(self, topics: Sequence[TopicView] = (), jobs: Sequence[JobView] = ()) -> list[str]:
-        with self._board as board:
-            board.show(topics, jobs)
+        with self._display as display:
+            display.show(topics, jobs)
         return self._console.export_text().splitlines()
 
 
@@ -66,48 +66,48 @@ def test_which_board(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_line_for_each_change_of_a_topic(clock: Clock) -> None:
-    board = Plain()
-    assert board.show([TopicView("flights")]) == ["   0 s  topic flights: not there yet"]
+    display = Plain()
+    assert display.show([TopicView("flights")]) == ["   0 s  topic flights: not there yet"]
     clock.now += 30
-    assert board.show([TopicView("flights")]) == []
+    assert display.show([TopicView("flights")]) == []
     line = "  30 s  topic flights: live, 12,345 rows, 100 rows/s; flights.delays is 2 batches (2,000 rows) behind"
-    assert board.show([TOPIC]) == [line]
+    assert display.show([TOPIC]) == [line]
     clock.now += 10
-    assert board.show([replace(TOPIC, rows=20_000)]) == []
-    assert board.show([replace(TOPIC, rows=1, waiting="[full]", subscriptions=())]) == [
+    assert display.show([replace(TOPIC, rows=20_000)]) == []
+    assert display.show([replace(TOPIC, rows=1, waiting="[full]", subscriptions=())]) == [
         "  40 s  topic flights: live, 1 row, 100 rows/s, waits: [full]"
     ]
-    assert board.show([replace(TOPIC, state="away")]) == ["  40 s  topic flights: does not answer"]
-    assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == [
+    assert display.show([replace(TOPIC, state="away")]) == ["  40 s  topic flights: does not answer"]
+    assert display.show([replace(TOPIC, state="ended", subscriptions=())]) == [
         "  40 s  topic flights: ended, 12,345 rows, 100 rows/s"
     ]
-    assert board.show([replace(TOPIC, state="ended", subscriptions=())]) == []
+    assert display.show([replace(TOPIC, state="ended", subscriptions=())]) == []
 
 
 def test_a_summary_each_minute(clock: Clock) -> None:
-    board = Plain()
+    display = Plain()
     idle = TopicView("bad", "live")
-    assert len(board.show([TOPIC, idle], [JOB])) == 3
+    assert len(display.show([TOPIC, idle], [JOB])) == 3
     clock.now += module.SUMMARY_SECONDS
-    assert board.show([TOPIC, idle], [JOB]) == [
+    assert display.show([TOPIC, idle], [JOB]) == [
         "  60 s  1 of 1 job RUNNING; topic flights 12,345 rows, 100 rows/s; "
         "flights.delays is 2 batches (2,000 rows) behind"
     ]
     clock.now += module.SUMMARY_SECONDS - 1
-    assert board.show([TOPIC, idle], [JOB]) == []
+    assert display.show([TOPIC, idle], [JOB]) == []
 
 
 def test_how_many_rows_will_come(clock: Clock) -> None:
     shown = console(terminal=True)
-    with LiveDisplay(shown, "demo", {"flights": 336_776}) as board:
-        board.show([TOPIC, TopicView("delays", "live", 5)], [JOB])
+    with LiveDisplay(shown, "demo", {"flights": 336_776}) as display:
+        display.show([TOPIC, TopicView("delays", "live", 5)], [JOB])
     text = shown.export_text()
     assert "12,345 of 336,776" in text
     assert "  5 of" not in text
     plain = console()
-    board = LineDisplay(plain, {"flights": 336_776})
+    display = LineDisplay(plain, {"flights": 336_776})
     clock.now += module.SUMMARY_SECONDS
-    board.show([TOPIC], [JOB])
+    display.show([TOPIC], [JOB])
     assert "flights 12,345 of 336,776 rows, 100 rows/s" in plain.export_text()
 
 
@@ -116,8 +116,8 @@ def test_names_on_a_narrow_terminal_are_whole(clock: Clock, width: int) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True, width=width, record=True)
     lines = [SubscriptionView(f"shop.{name}", "connected", 0, 10, 0) for name in ("print-orders", "store-orders")]
     topics = [TopicView("dev.bad-orders", "live"), TopicView("dev.big-orders", "live", subscriptions=tuple(lines))]
-    with LiveDisplay(shown, "pipeline shop") as board:
-        board.show(topics, [JOB])
+    with LiveDisplay(shown, "pipeline shop") as display:
+        display.show(topics, [JOB])
     text = shown.export_text()
     for part in ("dev.…", "bad-orders", "big-orders", "shop.…", "print-orders", "store-orders", "lag rows", "rows/s"):
         assert part in text
@@ -130,38 +130,38 @@ def test_what_names_have_in_common() -> None:
 
 
 def test_a_job_is_starting_until_its_spark_is_there(clock: Clock) -> None:
-    board = Plain()
-    assert board.show(jobs=[replace(JOB, starting=True)]) == ["   0 s  job report: STARTING, 12 s"]
-    assert board.show(jobs=[JOB]) == ["   0 s  job report: RUNNING, 12 s"]
+    display = Plain()
+    assert display.show(jobs=[replace(JOB, starting=True)]) == ["   0 s  job report: STARTING, 12 s"]
+    assert display.show(jobs=[JOB]) == ["   0 s  job report: RUNNING, 12 s"]
 
 
 def test_a_line_for_each_change_of_a_job(clock: Clock) -> None:
-    board = Plain()
-    assert board.show(jobs=[JOB]) == ["   0 s  job report: RUNNING, 12 s"]
+    display = Plain()
+    assert display.show(jobs=[JOB]) == ["   0 s  job report: RUNNING, 12 s"]
     clock.now += 5
-    assert board.show(jobs=[replace(JOB, seconds=17.3)]) == []
+    assert display.show(jobs=[replace(JOB, seconds=17.3)]) == []
     again = replace(JOB, state=JobState.RESTARTING, seconds=18.0, detail="attempt 7: [bold]OSError")
-    assert board.show(jobs=[again]) == ["   5 s  job report: RESTARTING, 18 s: attempt 7: [bold]OSError"]
-    assert board.show(jobs=[replace(again, state=JobState.SUBMITTED, attempts=2, detail="")]) == [
+    assert display.show(jobs=[again]) == ["   5 s  job report: RESTARTING, 18 s: attempt 7: [bold]OSError"]
+    assert display.show(jobs=[replace(again, state=JobState.SUBMITTED, attempts=2, detail="")]) == [
         "   5 s  job report: SUBMITTED, 18 s, attempt 2"
     ]
     ended = replace(again, state=JobState.FINISHED, attempts=2, detail="", rows=1500, rows_per_second=83.4)
-    assert board.show(jobs=[ended]) == ["   5 s  job report: FINISHED, 18 s, 1,500 rows read, 83 rows/s, attempt 2"]
+    assert display.show(jobs=[ended]) == ["   5 s  job report: FINISHED, 18 s, 1,500 rows read, 83 rows/s, attempt 2"]
     slow = replace(JOB, name="slow", state=JobState.FINISHED, rows=1, rows_per_second=0.9)
-    assert board.show(jobs=[slow]) == ["   5 s  job slow: FINISHED, 12 s, 1 row read, 1 row/s"]
+    assert display.show(jobs=[slow]) == ["   5 s  job slow: FINISHED, 12 s, 1 row read, 1 row/s"]
     flow = replace(JOB, name="flow", state=JobState.FINISHED, batches=1)
-    assert board.show(jobs=[flow]) == ["   5 s  job flow: FINISHED, 12 s, 1 batch"]
+    assert display.show(jobs=[flow]) == ["   5 s  job flow: FINISHED, 12 s, 1 batch"]
 
 
 def test_why_a_job_waits_is_said_now_and_then(clock: Clock) -> None:
-    board = Plain()
-    assert board.show(jobs=[replace(JOB, detail="a")]) == ["   0 s  job report: RUNNING, 12 s: a"]
+    display = Plain()
+    assert display.show(jobs=[replace(JOB, detail="a")]) == ["   0 s  job report: RUNNING, 12 s: a"]
     clock.now += module.LINE_SECONDS - 1
-    assert board.show(jobs=[replace(JOB, detail="b")]) == []
+    assert display.show(jobs=[replace(JOB, detail="b")]) == []
     clock.now += 1
-    assert board.show(jobs=[replace(JOB, detail="c")]) == ["  10 s  job report: RUNNING, 12 s: c"]
+    assert display.show(jobs=[replace(JOB, detail="c")]) == ["  10 s  job report: RUNNING, 12 s: c"]
     clock.now += 40
-    assert board.show(jobs=[replace(JOB, detail="c")]) == []
+    assert display.show(jobs=[replace(JOB, detail="c")]) == []
 
 
 def test_a_long_line_is_one_line(clock: Clock) -> None:
@@ -174,9 +174,9 @@ def test_tables_on_a_terminal(clock: Clock) -> None:
     report = replace(JOB, rows=1500, rows_per_second=250.0, lag_rows=20)
     jobs = [report, replace(JOB, name="audit", state=JobState.FAILED, attempts=3, detail="SchemaMismatch [stage 2]")]
     jobs.append(replace(JOB, name="flow", batches=3))
-    with LiveDisplay(shown, "pipeline flights") as board:
+    with LiveDisplay(shown, "pipeline flights") as display:
         clock.now += 65
-        board.show([TOPIC, TopicView("delays")], jobs)
+        display.show([TOPIC, TopicView("delays")], jobs)
     text = shown.export_text()
     for part in ("pipeline flights, 65 s", "12,345", "100", "2.50", "flights.delays", "2,000", "other", "waiting"):
         assert part in text
@@ -191,8 +191,8 @@ def test_tables_on_a_terminal(clock: Clock) -> None:
 def test_without_colours_there_are_no_styles(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn() -> str:
         file = io.StringIO()
-        with LiveDisplay(DisplayConsole(file=file, force_terminal=True, width=160), "pipeline flights") as board:
-            board.show([TOPIC], [replace(JOB, state=JobState.FAILED)])
+        with LiveDisplay(DisplayConsole(file=file, force_terminal=True, width=160), "pipeline flights") as display:
+            display.show([TOPIC], [replace(JOB, state=JobState.FAILED)])
         return file.getvalue()
 
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -204,9 +204,9 @@ def test_without_colours_there_are_no_styles(clock: Clock, monkeypatch: pytest.M
 
 def test_on_a_low_terminal_the_jobs_are_seen(clock: Clock) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True, width=160, height=10, record=True)
-    board = LiveDisplay(shown, "pipeline flights")
-    with board:
-        board.show([replace(TOPIC, topic=f"topic{number}") for number in range(30)], [JOB])
+    display = LiveDisplay(shown, "pipeline flights")
+    with display:
+        display.show([replace(TOPIC, topic=f"topic{number}") for number in range(30)], [JOB])
         assert "report" in shown.export_text(clear=False)
 
 
@@ -223,16 +223,16 @@ def test_a_console_whose_reader_is_gone() -> None:
 
 def test_without_topics_there_is_a_title(clock: Clock) -> None:
     shown = console(terminal=True)
-    with LiveDisplay(shown, "pipeline [flights]") as board:
-        board.show([], [JOB])
+    with LiveDisplay(shown, "pipeline [flights]") as display:
+        display.show([], [JOB])
     assert "pipeline [flights], 0 s" in shown.export_text()
 
 
 def test_what_is_shown_is_no_markup(clock: Clock) -> None:
     shown = console(terminal=True)
-    with LiveDisplay(shown, "pipeline [flights]") as board:
+    with LiveDisplay(shown, "pipeline [flights]") as display:
         lines = (replace(LINES[0], name="[/red]"),)
-        board.show(
+        display.show(
             [replace(TOPIC, waiting="no room for [bold] of [/a]", subscriptions=lines)], [replace(JOB, name="[b]")]
         )
     text = shown.export_text()

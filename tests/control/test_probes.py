@@ -55,7 +55,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def contacts(clock: Clock, launcher: Launcher) -> Probes:
+def make_probes(clock: Clock, launcher: Launcher) -> Probes:
     """Return those of an attempt that this launcher has started."""
     dependencies = Dependencies(
         store=None,  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def said(found: Probes, attempt: AttemptRow = ATTEMPT) -> LaunchState:
 def test_a_launcher_is_not_asked_more_often_than_it_wants(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "poll_seconds", 10.0)
     launcher = Scripted(PluginOptions()).of(clock)
-    found = contacts(clock, launcher)
+    found = make_probes(clock, launcher)
     for _ in range(40):
         assert said(found) is RUNNING
         clock.now += 0.25
@@ -99,7 +99,7 @@ def test_a_launcher_is_not_asked_more_often_than_it_wants(clock: Clock, monkeypa
 
 def test_one_slow_answer_makes_no_attempt_lost(clock: Clock) -> None:
     launcher = Scripted(PluginOptions()).of(clock, takes=30.0)
-    found = contacts(clock, launcher)
+    found = make_probes(clock, launcher)
     assert said(found) is RUNNING  # it was started
     assert said(found) is RUNNING
     launcher.takes = 0.1
@@ -110,7 +110,7 @@ def test_one_slow_answer_makes_no_attempt_lost(clock: Clock) -> None:
 
 def test_that_a_launcher_cannot_say_is_believed_after_a_while(clock: Clock) -> None:
     launcher = Scripted(PluginOptions()).of(clock)
-    found = contacts(clock, launcher)
+    found = make_probes(clock, launcher)
     launcher.says = UNKNOWN
     for _ in range(10):
         assert said(found) is RUNNING
@@ -124,6 +124,6 @@ def test_that_a_launcher_cannot_say_is_believed_after_a_while(clock: Clock) -> N
 
 def test_of_an_attempt_without_an_id_nothing_is_asked(clock: Clock) -> None:
     launcher = Scripted(PluginOptions()).of(clock)
-    found = contacts(clock, launcher)
+    found = make_probes(clock, launcher)
     assert found.status(replace(ATTEMPT, launched=None)) is None
     assert launcher.asked == 0

@@ -13,7 +13,7 @@ from jobpipe.jobs.monitor.hysteresis import (
     lags_of,
 )
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
-from tests.pipelines.test_topic_watch import Clock
+from tests.pipelines.test_topic_poller import Clock
 
 FULL = "the spool is full (9 bytes); subscription 'slow' is slowest, 3 batches behind"
 THRESHOLD = Threshold(100, 60.0)
