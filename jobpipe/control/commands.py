@@ -90,7 +90,7 @@ class PipelineCommands:
     def plan(self, submission: Submission, asked: Asked) -> Plan:
         """Return what :meth:`submit` would do; change nothing."""
         with self._store.write():
-            known, rows = self._known(asked.pipeline), self._rows(asked.pipeline)
+            known, rows = self._current_state(asked.pipeline), self._rows(asked.pipeline)
             decisions = decide(rows, known, asked)
             gone = [plan_of_removed(job, known) for job in removed(known, asked)]
             full, row = self._is_full(asked.pipeline, known), self._store.pipeline(asked.pipeline.name)
@@ -98,7 +98,7 @@ class PipelineCommands:
                 pipeline=asked.pipeline.name,
                 version=known.version,
                 born=0.0 if row is None else row.born,
-                changed=not self._has(submission, asked.pipeline.name),
+                changed=not self._is_stored(submission, asked.pipeline.name),
                 jobs=(*(each.plan for each in decisions), *gone),
                 settings=taken_settings(known, asked),
                 refused=() if full is None else (full.message,),
@@ -123,7 +123,7 @@ class PipelineCommands:
         """
         store, pipeline, name = self._store, asked.pipeline, asked.pipeline.name
         with store.write():
-            known, row = self._known(pipeline), store.pipeline(name)
+            known, row = self._current_state(pipeline), store.pipeline(name)
             _require_base(name, base, born, row)
             if (full := self._is_full(pipeline, known)) is not None:
                 raise full
@@ -131,7 +131,7 @@ class PipelineCommands:
             for each in decisions:
                 if each.refused is not None:
                     raise ControlConflict(each.refused, pipeline=name, job=each.row.name)
-            same_file = self._has(submission, name)
+            same_file = self._is_stored(submission, name)
             version = known.version + (not same_file)
             want = DesiredState.RUN if row is None else row.want
             store.put_pipeline(PipelineRow(name=name, version=version, want=want, submitted=now, born=now))
@@ -155,7 +155,7 @@ class PipelineCommands:
                 if old is not None and each.ends_others:
                     self._end_other_runs(old, now)
                 if each.begins:
-                    runs[each.row.name] = self._begin(each.row, now)
+                    runs[each.row.name] = self._begin_next_run(each.row, now)
             unchanged = [each.row.name for each in decisions if each.plan.action is Action.UNCHANGED]
             self._add_subscription_tasks([each.row for each in decisions], known.jobs, unchanged)
             gone = removed(known, asked)
@@ -174,7 +174,7 @@ class PipelineCommands:
             warnings=tuple(pipeline.warnings),
         )
 
-    def _known(self, pipeline: Pipeline) -> Known:
+    def _current_state(self, pipeline: Pipeline) -> Known:
         """Return what the store has of a pipeline."""
         row = self._store.pipeline(pipeline.name)
         jobs = self._store.jobs(pipeline.name)
@@ -185,13 +185,17 @@ class PipelineCommands:
             version=0 if row is None else row.version,
             jobs={job.name: job for job in jobs},
             active=frozenset(name for name, run in runs.items() if run is not None and not run.is_over),
-            ran_as={job.name: ran for job in jobs if job.reset_checkpoint and (ran := self._ran_as(job)) is not None},
+            ran_as={
+                job.name: ran
+                for job in jobs
+                if job.reset_checkpoint and (ran := self._last_run_digest(job)) is not None
+            },
             lost=frozenset(name for name, run in runs.items() if run is not None and run.state is JobState.LOST),
             schedules={name: each.spec for name, each in schedules.items() if each is not None},
             before=self._newest_file(pipeline.name),
         )
 
-    def _ran_as(self, job: JobRow) -> str | None:
+    def _last_run_digest(self, job: JobRow) -> str | None:
         """Return the digest of a job as its newest attempt ran it; None: that is not known."""
         attempts = [] if job.run is None else self._store.attempts(job.run, 1)
         if not attempts:
@@ -223,7 +227,7 @@ class PipelineCommands:
         before = {job.name: job for job in self._store.jobs(pipeline.name)}
         return rows_of(pipeline, before, DesiredState.RUN if row is None else row.want)
 
-    def _has(self, submission: Submission, name: str) -> bool:
+    def _is_stored(self, submission: Submission, name: str) -> bool:
         """Whether a file is the newest one of the pipeline."""
         return _is_of(submission, self.newest_definition(name))
 
@@ -242,7 +246,7 @@ class PipelineCommands:
                 self._store.put_job(replace(each, want=DesiredState.STOP, next_run=None))
                 self._drop_next_run(each, now)
                 self._store.add_event(pipeline, each.name, "stop")
-            self._want(pipeline, job, DesiredState.STOP)
+            self._set_desired_state(pipeline, job, DesiredState.STOP)
         return changed
 
     def resume(self, pipeline: str, job: str | None, now: float) -> list[JobRow]:
@@ -260,9 +264,9 @@ class PipelineCommands:
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "resume")
                 if each.begins_by_itself:
-                    self._begin(wanted, now)
+                    self._begin_next_run(wanted, now)
                 changed.append(each)
-            self._want(pipeline, job, DesiredState.RUN)
+            self._set_desired_state(pipeline, job, DesiredState.RUN)
         return changed
 
     def restart(self, pipeline: str, job: str | None, now: float, *, force: bool) -> list[JobRow]:
@@ -285,8 +289,8 @@ class PipelineCommands:
                 self._store.put_job(wanted)
                 self._store.add_event(pipeline, each.name, "restart", detail="forced" if force else "")
                 if each.next_run is None and each.begins_by_itself:
-                    self._begin(wanted, now)
-            self._want(pipeline, job, DesiredState.RUN)
+                    self._begin_next_run(wanted, now)
+            self._set_desired_state(pipeline, job, DesiredState.RUN)
         return changed
 
     def _is_lost(self, job: JobRow) -> bool:
@@ -393,12 +397,12 @@ class PipelineCommands:
             for subscription in (*gone, *(each for each in added if each.topic in run_on)):
                 self._store.add_cleanup_task(job.pipeline, job.name, subscription)
 
-    def _want(self, pipeline: str, job: str | None, want: DesiredState) -> None:
+    def _set_desired_state(self, pipeline: str, job: str | None, want: DesiredState) -> None:
         row = self._store.pipeline(pipeline)
         if job is None and row is not None:
             self._store.put_pipeline(replace(row, want=want))
 
-    def _begin(self, job: JobRow, now: float, lower: str | None = None, upper: str | None = None) -> str:
+    def _begin_next_run(self, job: JobRow, now: float, lower: str | None = None, upper: str | None = None) -> str:
         """Add the run that begins when the present one has ended; return its id."""
         stored = self._store.job(job.pipeline, job.name) or job
         if stored.next_run is not None:
@@ -431,7 +435,7 @@ class PipelineCommands:
         """
         known = self._store.run(again)
         if again is None:
-            return self._begin(job, now, lower, upper)
+            return self._begin_next_run(job, now, lower, upper)
         if known is None:
             self._add_run(job, again, now, lower, upper)
         else:

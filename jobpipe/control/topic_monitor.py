@@ -20,7 +20,7 @@ from jobpipe.pipelines.model.job_states import JobState
 log = logging.getLogger(__name__)
 
 LAGGING, CAUGHT_UP = "lagging", "caught up"  # events
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class TopicMonitor(PeriodicThread):
         report: Callable[[LagChange[Key]], None],
         lagging: Iterable[tuple[Key, Threshold]] = (),
     ) -> None:
-        super().__init__("room in topics", LOOK_SECONDS)
+        super().__init__("room in topics", POLL_SECONDS)
         self._admin = admin
         self._watched = watched
         self._block = block

@@ -25,7 +25,7 @@ from jobpipe.pipelines.model.pipeline import Job, Pipeline
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 
 MOST_LOADED = 64
-_OF_THE_SERVER = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing
+_SERVER_SETTINGS = ("name", "alerts", "restart", "parameters")  # keys of `pipeline` of which an attempt knows nothing
 
 
 class DefinitionCache:
@@ -92,16 +92,16 @@ def digest_of(pipeline: Pipeline, job: Job) -> str:
 def settings_of(pipeline: Pipeline, job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what an attempt of the job depends on: of section ``pipeline``, and of the job's own."""
     section = plain(pipeline.tree).get("pipeline", {})
-    shared = {key: value for key, value in section.items() if not is_of_the_server(key)}
+    shared = {key: value for key, value in section.items() if not is_server_setting(key)}
     own = dict(job.definition)
     if isinstance(own.get("route"), list):
         own["route"] = [_without_description(each) for each in own["route"]]
     return shared, own
 
 
-def is_of_the_server(key: str) -> bool:
+def is_server_setting(key: str) -> bool:
     """Whether the server takes a changed key of section ``pipeline`` without a restart of the jobs."""
-    return key.partition(".")[0] in _OF_THE_SERVER
+    return key.partition(".")[0] in _SERVER_SETTINGS
 
 
 def _without_description(route: Any) -> Any:

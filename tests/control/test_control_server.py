@@ -355,7 +355,7 @@ def test_from_lost_nothing_is_started_but_by_force(world: World) -> None:
 
 def test_one_that_was_lost_before_it_ran_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a worker still."""
-    monkeypatch.setattr("jobpipe.jobs.supervision.reconciler.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("jobpipe.jobs.supervision.reconciler.POLL_SECONDS", 0.05)
     server = world.server()
     server.submit(world.submission())
     world.attempt(1)
@@ -597,7 +597,7 @@ def test_a_wrong_file_is_told_of_and_changes_nothing(world: World) -> None:
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let topics be looked at often, and what is seen twice have lasted."""
-    monkeypatch.setattr("jobpipe.control.topic_monitor.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("jobpipe.control.topic_monitor.POLL_SECONDS", 0.02)
     monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.BLOCKED_SECONDS", 0.03)
     monkeypatch.setattr("jobpipe.jobs.monitor.hysteresis.FREE_SECONDS", 0.03)
 

@@ -70,7 +70,7 @@ def make_probes(clock: Clock, launcher: Launcher) -> Probes:
         cleanup_added=lambda: None,
     )
     found = Probes(dependencies, ("p", "j"), lambda: None, lambda: None)
-    found.keep(launcher, ATTEMPT)
+    found.use_launcher(launcher, ATTEMPT)
     return found
 
 

@@ -116,11 +116,11 @@ def test_an_attempt_that_was_replaced_ends_without_its_log(kept: str) -> None:
     program = (
         "import os, subprocess, sys\n"
         "from jobpipe.jobs.workloads.progress_reports import Reporter\n"
-        "from jobpipe.jobs.runner.attempt import _end_replaced\n"
+        "from jobpipe.jobs.runner.attempt import _exit_replaced\n"
         "child = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.read()\n"
-        "_end_replaced('another attempt has begun', Reporter(None))\n"
+        "_exit_replaced('another attempt has begun', Reporter(None))\n"
     )
     read, write = os.pipe()
     if kept == "nothing reads it":
@@ -180,9 +180,9 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     """And what it has started ends, too: a cluster cancels the JVM alone."""
     program = (
         "import subprocess, threading\n"
-        "from jobpipe.jobs.runner.attempt import _end_here\n"
+        "from jobpipe.jobs.runner.attempt import _exit_now\n"
         "from jobpipe.jobs.runner.driver_jvm import StartingJvm\n"
-        "StartingJvm().watch(_end_here)\n"
+        "StartingJvm().watch(_exit_now)\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
         "threading.Event().wait()\n"
     )
@@ -203,9 +203,9 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
 def test_a_replaced_driver_takes_its_jvm_along() -> None:
     program = (
         "from jobpipe.jobs.workloads.progress_reports import Reporter\n"
-        "from jobpipe.jobs.runner.attempt import _end_replaced\n"
+        "from jobpipe.jobs.runner.attempt import _exit_replaced\n"
         "from jobpipe.jobs.runner.driver_jvm import StartingJvm\n"
-        "_end_replaced('another attempt has begun', Reporter(None), StartingJvm())\n"
+        "_exit_replaced('another attempt has begun', Reporter(None), StartingJvm())\n"
     )
     starter = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", starter, program], stdin=subprocess.PIPE) as jvm:

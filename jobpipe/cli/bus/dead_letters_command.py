@@ -392,7 +392,7 @@ def _rows(
     end = bounds.end or bounds.head
     if end == bounds.start:
         return
-    for fetched in reader.fetched(bounds.start, end):
+    for fetched in reader.fetch(bounds.start, end):
         yield fetched, None if condition is None else condition.numbers(fetched.batch)
 
 

@@ -191,7 +191,7 @@ class _Replay:
         if start == end:
             return done
         self._open_target(start, end)
-        with ExitStack() as opened, self._reader.holding(start, end):
+        with ExitStack() as opened, self._reader.hold_range(start, end):
             epoch: int | None = None
             for number in range(start.n, end.n):
                 bounds = self._reader.bounds(Boundary("offset", number), Boundary("offset", number + 1))
@@ -233,7 +233,7 @@ class _Replay:
         from jobpipe.cli.common.row_filter import filtered
 
         def wanted() -> Iterator[tuple[pa.RecordBatch, int]]:
-            for fetched in self._reader.fetched(start, end, hold=False):
+            for fetched in self._reader.fetch(start, end, hold=False):
                 batch = fetched.batch
                 if self._condition is not None:
                     batch = filtered(batch, self._condition.numbers(batch))

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-_LOOK_MILLISECONDS = 500
+_POLL_MILLISECONDS = 500
 
 
 def while_read(block: Callable[[], None]) -> None:
@@ -30,7 +30,7 @@ def while_read(block: Callable[[], None]) -> None:
         poll = select.poll()
         poll.register(pipe, 0)  # errors are told unasked
         while not ended.is_set():
-            if poll.poll(_LOOK_MILLISECONDS) and not ended.is_set():
+            if poll.poll(_POLL_MILLISECONDS) and not ended.is_set():
                 gone.set()
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 return

@@ -155,10 +155,10 @@ def view_of(value: object) -> Any:
 def _detail(job: JobStatus) -> str:
     if job.schedule is None:
         return job.detail
-    return "; ".join(filter(None, (job.detail, schedule_words(job.schedule))))
+    return "; ".join(filter(None, (job.detail, schedule_text(job.schedule))))
 
 
-def schedule_words(view: ScheduleView) -> str:
+def schedule_text(view: ScheduleView) -> str:
     """Return on one line how a schedule stands: its next run, the last interval, what waits for a person."""
     parts = []
     if view.problem:
@@ -170,13 +170,13 @@ def schedule_words(view: ScheduleView) -> str:
     elif view.active:
         parts.append("no more intervals")
     if view.last is not None:
-        parts.append(f"last interval {interval_words(view.last)} {view.last.state}")
+        parts.append(f"last interval {interval_text(view.last)} {view.last.state}")
     if view.failed:
         parts.append(f"{counted(view.failed, 'interval')} FAILED: retry or skip the run (`jobpipe run`)")
     return "; ".join(parts)
 
 
-def interval_words(view: IntervalView) -> str:
+def interval_text(view: IntervalView) -> str:
     """Return an interval as ``[from, to)``."""
     return f"[{view.lower}, {view.upper})"
 

@@ -78,7 +78,7 @@ class TopicReader:
         hold, quiet = True, time.monotonic()
         while True:
             if known.head != at:
-                yield from (fetched.batch for fetched in self.fetched(at, known.head, hold=hold))
+                yield from (fetched.batch for fetched in self.fetch(at, known.head, hold=hold))
                 at, hold, quiet = known.head, False, time.monotonic()
             if known.ended:
                 return
@@ -114,7 +114,7 @@ class TopicReader:
             topic=self._topic,
         )
 
-    def fetched(self, start: Position, end: Position, *, hold: bool = True) -> Iterator[Fetched]:
+    def fetch(self, start: Position, end: Position, *, hold: bool = True) -> Iterator[Fetched]:
         """Yield the record batches that lie between, with their places.
 
         Args:
@@ -123,13 +123,13 @@ class TopicReader:
         Raises:
             DataLoss: some were removed, or are lost with a host server.
         """
-        with self.holding(start, end) if hold else contextlib.nullcontext():
+        with self.hold_range(start, end) if hold else contextlib.nullcontext():
             reply = self._call(RangeRequest(start=start, end=end))
             for plan in reply.plans:
                 yield from fetch_plan(self._topic, plan, reply.data, self._config)
 
     @contextlib.contextmanager
-    def holding(self, start: Position, end: Position) -> Iterator[None]:
+    def hold_range(self, start: Position, end: Position) -> Iterator[None]:
         """Keep what lies between from retention while the block lasts."""
         held = Held(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config))
         self._call(held.request())

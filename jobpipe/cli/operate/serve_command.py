@@ -9,7 +9,7 @@ import click
 from jobpipe.cli.common.command_context import Settings, pass_settings
 from jobpipe.signal_handlers import stop_event
 
-LOOK_SECONDS = 0.5  # between two looks at whether we were told to stop
+POLL_SECONDS = 0.5  # between two looks at whether we were told to stop
 
 
 @click.command()
@@ -34,7 +34,7 @@ def serve(settings: Settings, topic: str) -> None:
         stopped = stack.enter_context(stop_event())
         click.echo(f"serving {topic} at {stand_in.endpoint}; Ctrl-C stops it")
         while not stopped.is_set():
-            if not stand_in.serves(LOOK_SECONDS):
+            if not stand_in.serves(POLL_SECONDS):
                 click.echo(f"a publisher has taken over {topic}")
                 return
         click.echo("stopped")

@@ -16,7 +16,7 @@ from jobpipe.cli.common.server_connection import (
     RUN_KEYS,
     JobRef,
     JobRefType,
-    interval_words,
+    interval_text,
     pass_client,
     view_of,
     wait_option,
@@ -151,7 +151,7 @@ def _emit_interval(found: IntervalView, as_json: bool) -> None:
     if as_json:
         emit_json(view_of(found))
     else:
-        click.echo(printable(f"interval {interval_words(found)} of {found.pipeline}/{found.job}: {found.state}"))
+        click.echo(printable(f"interval {interval_text(found)} of {found.pipeline}/{found.job}: {found.state}"))
 
 
 def _emit(found: RunView, as_json: bool) -> None:

@@ -14,10 +14,10 @@ from jobpipe.cli.common.server_connection import (
     SCHEDULE_KEYS,
     JobRef,
     JobRefType,
-    interval_words,
+    interval_text,
     local_time,
     pass_client,
-    schedule_words,
+    schedule_text,
     view_of,
 )
 from jobpipe.cli.pipeline.pipeline_command import load, of_file
@@ -68,7 +68,7 @@ def list_all(client: ControlClient, name: str | None, as_json: bool) -> None:
 def _row(each: ScheduleView) -> tuple[object, ...]:
     state = "PAUSED" if each.paused else "ACTIVE" if each.active else "STOPPED"
     due = None if each.next_due is None else local_time(each.next_due)
-    last = None if each.last is None else f"{interval_words(each.last)} {each.last.state}"
+    last = None if each.last is None else f"{interval_text(each.last)} {each.last.state}"
     counts = (each.waiting, each.running, each.failed)
     return each.pipeline, each.job, each.rule, state, due, *counts, last, each.problem
 
@@ -113,7 +113,7 @@ def _emit(found: ScheduleView, as_json: bool) -> None:
     if as_json:
         emit_json(view_of(found))
     else:
-        click.echo(printable(f"{found.pipeline}/{found.job}: {schedule_words(found) or 'its job is stopped'}"))
+        click.echo(printable(f"{found.pipeline}/{found.job}: {schedule_text(found) or 'its job is stopped'}"))
 
 
 @schedule.command(epilog="\b\nJSON keys, in numbers of intervals: added, repeated, done, under_way, ahead.")

@@ -15,7 +15,7 @@ from jobpipe.jobs.definition_cache import (
     begun_checkpoints,
     digest_of,
     former_checkpoints,
-    is_of_the_server,
+    is_server_setting,
     settings_of,
     subscriptions_by_job,
     unfit_checkpoints,
@@ -201,7 +201,7 @@ def changed_settings(known: Known, asked: Asked) -> list[Difference]:
 
 def taken_settings(known: Known, asked: Asked) -> tuple[str, ...]:
     """Return, as lines, those of them that the server takes without a restart."""
-    return lines(each for each in changed_settings(known, asked) if is_of_the_server(str(each.path[1])))
+    return lines(each for each in changed_settings(known, asked) if is_server_setting(str(each.path[1])))
 
 
 def revision_changes(decisions: Sequence[Decision], known: Known, asked: Asked) -> RevisionChanges:

@@ -21,7 +21,7 @@ from jobpipe.store.reading.boundary import Boundary
 log = logging.getLogger(__name__)
 
 GAP = "gap"  # an event
-LOOK_SECONDS = 30.0
+POLL_SECONDS = 30.0
 
 
 class Holder(Protocol):
@@ -57,7 +57,7 @@ class HoldKeeper(PeriodicThread):
     """
 
     def __init__(self, store: Store, admin: Holder, needed: Callable[[], Iterable[Needed]]) -> None:
-        super().__init__("holds", LOOK_SECONDS)
+        super().__init__("holds", POLL_SECONDS)
         self._store = store
         self._intervals = IntervalStore(store)
         self._admin = admin
@@ -104,12 +104,12 @@ class HoldKeeper(PeriodicThread):
             row = HoldRow(topic=each.topic, name=each.name)
             self._intervals.put_hold(row)
         other = replace(row, second=not row.second)
-        if other.held_as in existing:  # of a move back that was cut short
-            self._release(each.topic, other.held_as)
-        held = existing.get(row.held_as)
+        if other.hold_name in existing:  # of a move back that was cut short
+            self._release(each.topic, other.hold_name)
+        held = existing.get(row.hold_name)
         if row.since is not None:
             if held is None:
-                self._report_gap(each, f"hold {row.held_as} is gone: it was dropped, or the topic was made again")
+                self._report_gap(each, f"hold {row.hold_name} is gone: it was dropped, or the topic was made again")
             elif held.gap is not None:
                 self._report_gap(each, f"{held.gap}; {counted(held.lost, 'batch')} may be missing")
         if held is not None and held.gap is None:
@@ -118,19 +118,19 @@ class HoldKeeper(PeriodicThread):
                 return
             if row.since is not None and each.since < row.since:
                 self._set_hold(other, each.since)  # before the one that stands is released: nothing is free in between
-                self._release(each.topic, row.held_as)
+                self._release(each.topic, row.hold_name)
                 return
         elif held is not None:
-            self._release(each.topic, row.held_as)  # a gap: it would not go back either
+            self._release(each.topic, row.hold_name)  # a gap: it would not go back either
         self._set_hold(row, each.since)
 
     def _set_hold(self, row: HoldRow, since: datetime) -> None:
         place = Boundary.of(since, "since")
-        self._admin.hold(row.topic, row.held_as, Boundary(place.kind, place.value, "latest"))
+        self._admin.hold(row.topic, row.hold_name, Boundary(place.kind, place.value, "latest"))
         self._intervals.put_hold(replace(row, since=since))
 
     def _remove_hold(self, row: HoldRow, existing: Mapping[str, HoldReply]) -> None:
-        for name in (row.held_as, replace(row, second=not row.second).held_as):
+        for name in (row.hold_name, replace(row, second=not row.second).hold_name):
             if name in existing:
                 self._release(row.topic, name)
         self._intervals.remove_hold(row.topic, row.name)

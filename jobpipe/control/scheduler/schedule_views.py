@@ -48,7 +48,7 @@ class ScheduleViews:
         return ScheduleView(
             pipeline=row.pipeline,
             job=row.job,
-            rule=rule_words(row.spec),
+            rule=rule_text(row.spec),
             paused=row.paused,
             active=active,
             accepted=shown_time(row.accepted),
@@ -111,7 +111,7 @@ def backfill_view(done: Backfill) -> BackfillView:
     )
 
 
-def rule_words(spec: ScheduleSpec) -> str:
+def rule_text(spec: ScheduleSpec) -> str:
     """Return when a schedule's intervals end, on one line.
 
     >>> rule_words(ScheduleSpec(every="15 minutes"))

@@ -171,10 +171,10 @@ class AlertQueue:
             return alert.url.reference
 
     def _send_all(self) -> None:
-        while (found := self._next()) is not None:
+        while (found := self._next_alert()) is not None:
             key, alert = found
-            error = self._try(alert)
-            given_up = self._note(key, alert, error)
+            error = self._send_one(alert)
+            given_up = self._note_result(key, alert, error)
             if given_up:
                 self._give_up(alert, given_up)
             elif error is None:
@@ -186,7 +186,7 @@ class AlertQueue:
                     del self._destinations[key]
                 self._news.notify_all()
 
-    def _next(self) -> tuple[str, Alert] | None:
+    def _next_alert(self) -> tuple[str, Alert] | None:
         """Wait for an alert that is due; None: it is the end."""
         with self._news:
             while not self._closed:
@@ -199,7 +199,7 @@ class AlertQueue:
                 self._news.wait(None if due is None else due - now)
         return None
 
-    def _try(self, alert: Alert) -> WebhookError | None:
+    def _send_one(self, alert: Alert) -> WebhookError | None:
         try:
             hook = Webhook.parse(alert.url.reveal(self._environ))
             post(hook, alert.message, allowed=self._allowed, resolver=self._resolver)
@@ -211,7 +211,7 @@ class AlertQueue:
             return WebhookRejected(type(error).__name__)
         return None
 
-    def _note(self, key: str, alert: Alert, error: WebhookError | None) -> str:
+    def _note_result(self, key: str, alert: Alert, error: WebhookError | None) -> str:
         """Note how an attempt ended; return why the alert is given up, "" if it is not."""
         with self._news:
             destination = self._destinations[key]

@@ -254,11 +254,11 @@ def _topic_line(view: TopicView) -> str:
         return f"topic {view.topic}: does not answer"
     head = f"topic {view.topic}: {view.state}, {counted(view.rows, 'row')}, {_rate(view.rows_per_second)}"
     parts = [f"{head}, waits: {view.waiting}" if view.waiting else head]
-    parts += [_behind(line) for line in view.subscriptions if line.lag_batches]
+    parts += [_lag_text(line) for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)
 
 
-def _behind(line: SubscriptionView) -> str:
+def _lag_text(line: SubscriptionView) -> str:
     return f"{line.name} is {counted(line.lag_batches, 'batch')} ({counted(line.lag_rows, 'row')}) behind"
 
 
@@ -275,5 +275,5 @@ def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView], totals: Mappi
         if view.rows:
             rows = f"{_of_total(view, totals)} rows" if view.topic in totals else counted(view.rows, "row")
             parts.append(f"topic {view.topic} {rows}, {_rate(view.rows_per_second)}")
-    parts += [_behind(line) for view in topics for line in view.subscriptions if line.lag_batches]
+    parts += [_lag_text(line) for view in topics for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)

@@ -74,7 +74,7 @@ class _Launched:
     def text(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
-    def lives(self) -> bool | None:
+    def is_alive(self) -> bool | None:
         return lives(self.pid, self.started, self.ticks, self.place)
 
 
@@ -151,16 +151,16 @@ class LocalLauncher(Launcher):
         """Return how the process stands; of one that this program did not start the exit code is not known."""
         child = self._children.get(launched)
         if child is not None:
-            if (code := child.process.poll()) is None or self._has_left(launched, child):
+            if (code := child.process.poll()) is None or self._has_exited(launched, child):
                 return LaunchStatus(LaunchState.RUNNING)
             child.exit_code()
             return LaunchStatus(LaunchState.ENDED, code)
-        found = _Launched.parse(launched).lives()
+        found = _Launched.parse(launched).is_alive()
         if found is None:
             return LaunchStatus(LaunchState.UNKNOWN)
         return LaunchStatus(LaunchState.RUNNING if found else LaunchState.ENDED)
 
-    def _has_left(self, launched: str, child: _Child) -> bool:
+    def _has_exited(self, launched: str, child: _Child) -> bool:
         """Whether processes of its session live on, as its JVM that ends; those that take too long are killed."""
         child.until = child.until or time.monotonic() + LEFT_SECONDS
         if time.monotonic() > child.until:
@@ -173,7 +173,7 @@ class LocalLauncher(Launcher):
         child = self._children.get(launched)
         if child is not None:
             child.process.terminate()
-        elif (known := _Launched.parse(launched)).lives():
+        elif (known := _Launched.parse(launched)).is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(known.pid, signal.SIGTERM)
 
@@ -191,7 +191,7 @@ class LocalLauncher(Launcher):
             return
         until = time.monotonic() + CANCEL_SECONDS
         while time.monotonic() < until:
-            leads = bool(known.lives()) if child is None else child.exit_code() is None  # asked, it is no zombie
+            leads = bool(known.is_alive()) if child is None else child.exit_code() is None  # asked, it is no zombie
             members = list(_members(known, leads=leads))
             if not members:
                 return

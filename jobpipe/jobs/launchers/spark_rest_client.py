@@ -138,11 +138,11 @@ class Submissions:
             raise self._unavailable(f"does not answer: {error}") from error
         with contextlib.closing(opened):
             try:
-                status, text = _exchanged(opened, self._url, method, path, headers, body, deadline)
+                status, text = _exchange(opened, self._url, method, path, headers, body, deadline)
             except (OSError, http.client.HTTPException, _Lost) as error:
                 why = str(error) or type(error).__name__
                 raise self._unavailable(f"gave no answer: {why[:_MESSAGE_MOST]}", perhaps_started=True) from error
-        return self._understood(status, text)
+        return self._parse_response(status, text)
 
     def _connect(self, deadline: float) -> socket.socket:
         parts = urlsplit(self._url)
@@ -157,7 +157,7 @@ class Submissions:
             opened.close()
             raise
 
-    def _understood(self, status: int, text: bytes) -> dict[str, object]:
+    def _parse_response(self, status: int, text: bytes) -> dict[str, object]:
         if status in (401, 403):
             given = "refuses the token" if self._token is not None else "wants a token"
             raise NotAuthorized(
@@ -187,7 +187,7 @@ class Submissions:
         return LauncherUnavailable(f"the master at {self._url} {how}", url=self._url, perhaps_started=perhaps_started)
 
 
-def _exchanged(
+def _exchange(
     opened: socket.socket,
     url: str,
     method: str,

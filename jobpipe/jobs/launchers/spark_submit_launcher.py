@@ -122,7 +122,7 @@ class SparkSubmitLauncher(Launcher):
         kind, identity = self._parsed(launched)
         if kind == "unseen":
             return LaunchStatus(LaunchState.UNKNOWN, None, "spark-submit has not said which application it is")
-        asked = self._asked(kind, identity)
+        asked = self._query(kind, identity)
         try:
             ran = _run(asked, STATUS_SECONDS, self._environment())
         except OSError as error:
@@ -134,7 +134,7 @@ class SparkSubmitLauncher(Launcher):
         kind, identity = self._parsed(launched)
         if kind == "unseen":
             raise ConfigError("spark-submit has not said which application it is, so it cannot be killed", key=launched)
-        command = self._asked(kind, identity, kill=True)
+        command = self._query(kind, identity, kill=True)
         ran = _run(command, STATUS_SECONDS, self._environment())
         if ran.code != 0:
             raise LauncherUnavailable(f"{command[0]} did not kill {identity}: {_last_line(ran.text)}")
@@ -167,7 +167,7 @@ class SparkSubmitLauncher(Launcher):
             argument(attempt),
         ]
 
-    def _asked(self, kind: str, identity: str, *, kill: bool = False) -> list[str]:
+    def _query(self, kind: str, identity: str, *, kill: bool = False) -> list[str]:
         if kind == "yarn":
             return [self.options.yarn, "application", "-kill" if kill else "-status", identity]
         return [self._spark_submit(), "--master", self.options.master, "--kill" if kill else "--status", identity]

@@ -16,7 +16,7 @@ from jobpipe.publishing.serving.spool_server import SpoolServer, check_spool
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 CLOSE_SECONDS = 10.0
 
 
@@ -58,7 +58,7 @@ class KeepServing:
     def _serve(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._close)
-            while not self._ended.wait(LOOK_SECONDS):
+            while not self._ended.wait(POLL_SECONDS):
                 try:
                     topics = self._topics()
                 except JobpipeError as error:

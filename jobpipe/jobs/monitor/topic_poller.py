@@ -51,7 +51,7 @@ class TopicPoller:
         self._clock = clock
         self._views = {topic: TopicView(topic) for topic in topics}
         self._throughputs = {topic: Throughput() for topic in self._views}
-        self._heard = {topic: clock() for topic in self._views}  # when each has last answered
+        self._last_seen = {topic: clock() for topic in self._views}  # when each has last answered
 
     @property
     def views(self) -> list[TopicView]:
@@ -66,9 +66,11 @@ class TopicPoller:
         for topic in asked:
             view = self._views[topic]
             if topic in found:
-                self._heard[topic] = now
+                self._last_seen[topic] = now
                 self._views[topic] = self._read(topic, found[topic])
-            elif view.state == "live" and now - self._heard[topic] > AWAY_SECONDS:  # it was busy, or gone after its end
+            elif (
+                view.state == "live" and now - self._last_seen[topic] > AWAY_SECONDS
+            ):  # it was busy, or gone after its end
                 self._views[topic] = replace(
                     view, state="away", rows_per_second=0.0, bytes_per_second=0.0, waiting=None
                 )

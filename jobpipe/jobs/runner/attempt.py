@@ -70,10 +70,10 @@ def run_attempt(snapshot: Snapshot, jvm: DriverJvm | None = None) -> int:
 
 def _run(snapshot: Snapshot, jvm: DriverJvm | None, reporter: Reporter) -> int:
     if jvm is not None:
-        jvm.watch(_end_here)
+        jvm.watch(_exit_now)
     stop = StopRequest(snapshot.stop_seconds)
     if snapshot.parent is not None:
-        watch_parent(snapshot.parent, stop, _end_here)
+        watch_parent(snapshot.parent, stop, _exit_now)
     stop.note_signals()
     if snapshot.config is not None:
         os.environ["JOBPIPE_CONFIG"] = str(snapshot.config)  # for all that loads a configuration in this process
@@ -131,7 +131,7 @@ def _run_with_lease(
 
     def replaced(why: str) -> None:
         if not leaving.is_set():
-            _end_replaced(why, reporter, jvm)
+            _exit_replaced(why, reporter, jvm)
 
     job_lease = JobLease(
         jobs,
@@ -153,20 +153,20 @@ def _run_with_lease(
         reporter.report(done.batches, done.rows, done.cause)
         job_lease.release(_end_record(snapshot, done), LEAVE_SECONDS)
     except LeaseLost as error:
-        _end_replaced(str(error), reporter, jvm)
+        _exit_replaced(str(error), reporter, jvm)
     except RegistryUnavailable as error:
         log.warning("%s", error)
         return FAILED
     return FAILED if done.error else 0
 
 
-def _end_here() -> None:
+def _exit_now() -> None:
     """End where it is: the driver was canceled, its worker is gone, or no one else can end it."""
     kill_companions()
     os._exit(FAILED)
 
 
-def _end_replaced(why: str, reporter: Reporter, jvm: DriverJvm | None = None) -> None:
+def _exit_replaced(why: str, reporter: Reporter, jvm: DriverJvm | None = None) -> None:
     """End here, without another word to anybody: neither to Spark, whose commit it would be, nor to the registry."""
     kill_companions()
     text = f"jobpipe: this attempt was replaced, and ends where it is: {why}\n"

@@ -23,7 +23,7 @@ from jobpipe_registry.job_records import Lease
 log = logging.getLogger(__name__)
 
 NAME = "attempt"
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 _MOST_BYTES = 4096
 
 
@@ -71,7 +71,7 @@ class Fence:
 
         def poll() -> None:
             never = threading.Event()
-            while not never.wait(LOOK_SECONDS):
+            while not never.wait(POLL_SECONDS):
                 try:
                     self.check()
                 except LeaseLost as error:

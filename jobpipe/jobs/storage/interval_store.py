@@ -94,7 +94,7 @@ class HoldRow:
     second: bool = False
 
     @property
-    def held_as(self) -> str:
+    def hold_name(self) -> str:
         """The name by which the topic knows it."""
         return f"{self.name}.2" if self.second else self.name
 

@@ -50,28 +50,28 @@ def has_rebooted(holder: LeaseHolder | None) -> bool:
     return holder.host == here.host and holder.boot != here.boot
 
 
-def lease_is_own(attempt: AttemptRow, registered: JobRecords) -> bool:
+def lease_is_own(attempt: AttemptRow, records: JobRecords) -> bool:
     """Whether the registry has the lease of this attempt."""
-    return _lease(attempt, registered) is LeaseOf.OWN
+    return _lease(attempt, records) is LeaseOf.OWN
 
 
-def end_of(attempt: AttemptRow, registered: JobRecords) -> EndRecord | None:
+def end_of(attempt: AttemptRow, records: JobRecords) -> EndRecord | None:
     """Return the attempt's own end record, None if the registry has none."""
-    end = registered.end
+    end = records.end
     return end if end is not None and (end.run, end.attempt) == (attempt.run, attempt.number) else None
 
 
 def facts_of(
-    attempt: AttemptRow, status: LaunchStatus | None, registered: JobRecords, *, exit_code: int | None, forced: bool
+    attempt: AttemptRow, status: LaunchStatus | None, records: JobRecords, *, exit_code: int | None, forced: bool
 ) -> Facts:
     """Return what is known of an attempt; without a status nothing says that it was started."""
-    own = end_of(attempt, registered)
-    end = EndOf(own.state) if own is not None else EndOf.NONE if registered.end is None else EndOf.OLDER
+    own = end_of(attempt, records)
+    end = EndOf(own.state) if own is not None else EndOf.NONE if records.end is None else EndOf.OLDER
     return Facts(
         launcher=LauncherAnswer.NOT_KNOWN if status is None else _LAUNCHED[status.state],
-        lease=_lease(attempt, registered),
+        lease=_lease(attempt, records),
         end=end,
-        order=_order(attempt, registered),
+        order=_order(attempt, records),
         exit_code=exit_code,
         rebooted=has_rebooted(attempt.holder),
         stopping=attempt.stop_by is not None,
@@ -79,8 +79,8 @@ def facts_of(
     )
 
 
-def _lease(attempt: AttemptRow, registered: JobRecords) -> LeaseOf:
-    lease = registered.lease
+def _lease(attempt: AttemptRow, records: JobRecords) -> LeaseOf:
+    lease = records.lease
     if lease is None:
         return LeaseOf.NONE
     if (lease.run, lease.attempt) == (attempt.run, attempt.number):
@@ -88,8 +88,8 @@ def _lease(attempt: AttemptRow, registered: JobRecords) -> LeaseOf:
     return LeaseOf.EARLIER if lease.attempt < attempt.number else LeaseOf.STRANGER
 
 
-def _order(attempt: AttemptRow, registered: JobRecords) -> OrderOf:
-    order = registered.order
+def _order(attempt: AttemptRow, records: JobRecords) -> OrderOf:
+    order = records.order
     if order is None or order.attempt < attempt.number:
         return OrderOf.NONE
     if order.run != attempt.run:

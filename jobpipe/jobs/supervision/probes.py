@@ -17,7 +17,7 @@ from jobpipe_registry.registry_jobs import JobRecords
 
 log = logging.getLogger(__name__)
 
-LEAST_ASKED = 3  # a launcher that cannot say how an attempt stands, before it counts as lost
+MIN_UNKNOWN_ANSWERS = 3  # a launcher that cannot say how an attempt stands, before it counts as lost
 
 
 class Probes:
@@ -46,7 +46,7 @@ class Probes:
 
     # -- the launcher --------------------------------------------------------------------------------------------------
 
-    def keep(self, launcher: Launcher, attempt: AttemptRow) -> None:
+    def use_launcher(self, launcher: Launcher, attempt: AttemptRow) -> None:
         """Ask this launcher of an attempt from now on: it has started it, and may know more than another one."""
         self.forget()
         self._launcher, self._answered = (attempt.run, attempt.number, launcher), LaunchStatus(LaunchState.RUNNING)
@@ -94,7 +94,7 @@ class Probes:
         since, asked = self._unknown or (now, 0)
         since = min(since, now)  # the clock was set back
         self._unknown = (since, asked + 1)
-        return asked + 1 >= LEAST_ASKED and now - since >= max(self._dependencies.lost_seconds, round_seconds)
+        return asked + 1 >= MIN_UNKNOWN_ANSWERS and now - since >= max(self._dependencies.lost_seconds, round_seconds)
 
     def exit_code_of(self, attempt: AttemptRow) -> int | None:
         """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
@@ -136,7 +136,7 @@ class Probes:
 
     # -- the registry --------------------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
+    def watch_registry(self) -> None:
         """Hear what changes in the registry."""
         if self._watch is None:
             self._watch = self._dependencies.jobs.watch(*self._key, self._on_change)

@@ -32,7 +32,7 @@ from jobpipe_registry.registry_jobs import JobRecords
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # how often the launcher is asked
+POLL_SECONDS = 1.0  # how often the launcher is asked
 RETRY_SECONDS = 1.0
 LEAVE_SECONDS = 30.0  # that processes may take to end after their end record
 
@@ -61,7 +61,7 @@ class JobReconciler:
     def __init__(self, dependencies: Dependencies, pipeline: str, job: str, wake: Callable[[], None]) -> None:
         self.key = (pipeline, job)
         self._dependencies = dependencies
-        self._probes = Probes(dependencies, self.key, wake, self._confirm)
+        self._probes = Probes(dependencies, self.key, wake, self._note_confirmed)
         self._transitions = JobTransitions(dependencies, self.key, self.changed)
         self._lock = threading.Lock()  # of the next three
         self._stale = True
@@ -215,7 +215,7 @@ class JobReconciler:
         if self._probes.launcher_type != launcher.type:
             self._probes.launcher_type = launcher.type
             return 0.0  # and go on among the jobs of that type
-        self._probes.listen()
+        self._probes.watch_registry()
         found, why = start_attempt(self._dependencies, rows.job, run, version, launcher, self._is_wanted)
         self.changed()
         if found is LaunchResult.WAIT:
@@ -225,7 +225,7 @@ class JobReconciler:
             self._transitions.end_run(run, JobState.CANCELED, BY_ANOTHER)
             return 0.0
         if found is LaunchResult.YES and (after := self._read()) is not None and after.attempt is not None:
-            self._probes.keep(launcher, after.attempt)
+            self._probes.use_launcher(launcher, after.attempt)
             self._transitions.event(run, JobState.SUBMITTED, f"attempt {run.attempts + 1}")
         return 0.0
 
@@ -256,7 +256,7 @@ class JobReconciler:
     # -- an attempt ----------------------------------------------------------------------------------------------------
 
     def _reconcile_attempt(self, rows: _Rows, attempt: AttemptRow) -> float:
-        self._probes.listen()
+        self._probes.watch_registry()
         run = rows.run
         if run is None or run.id != attempt.run:
             run = self._dependencies.store.run(attempt.run)
@@ -270,40 +270,40 @@ class JobReconciler:
         status = self._probes.status(attempt)
         runs = status is not None and status.state is LaunchState.RUNNING
         # After the launcher was asked: what an attempt left before it ended is there.
-        registered = self._probes.registry_state(fresh=not runs)
-        if lease_is_own(attempt, registered) and registered.lease is not None:
+        records = self._probes.registry_state(fresh=not runs)
+        if lease_is_own(attempt, records) and records.lease is not None:
             since = _held_since(attempt) or self._dependencies.clock()
-            self._note_holder(attempt, holder_of(registered.lease, since), registered.lease.application)
+            self._note_holder(attempt, holder_of(records.lease, since), records.lease.application)
         code = None if runs else self._probes.exit_code_of(attempt)
-        verdict = judge(facts_of(attempt, status, registered, exit_code=code, forced=run.forced))
-        return self._apply(verdict, run, attempt, registered)
+        assessment = judge(facts_of(attempt, status, records, exit_code=code, forced=run.forced))
+        return self._apply(assessment, run, attempt, records)
 
-    def _apply(self, verdict: Assessment, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
+    def _apply(self, assessment: Assessment, run: RunRow, attempt: AttemptRow, records: JobRecords) -> float:
         jobs = self._dependencies.jobs
-        match verdict.step:
+        match assessment.step:
             case Step.RECORD:
                 code = self._probes.exit_code_of(attempt)
-                self._transitions.record(verdict, run, attempt, end_of(attempt, registered), code)
-                self._confirm()
+                self._transitions.record(assessment, run, attempt, end_of(attempt, records), code)
+                self._note_confirmed()
                 return 0.0
             case Step.FENCE:
                 self._probes.invalidate()
-                jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), registered.version)
+                jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), records.version)
                 return 0.0
             case Step.ORDER:
                 self._probes.invalidate()
                 want = "run" if attempt.stop_by is None else "stop"
-                jobs.set_order(*self.key, Order(run.id, attempt.number, want), registered.version)
+                jobs.set_order(*self.key, Order(run.id, attempt.number, want), records.version)
             case Step.EVICT:
-                lease = registered.lease
+                lease = records.lease
                 if lease is not None and lives(lease.pid, lease.started, lease.ticks, lease.place) is False:
                     jobs.evict_lease(*self.key, lease.instance)
                     return 0.0
-        if verdict.state is not None:
-            self._publish_state(verdict.state, verdict.detail, run, attempt)
+        if assessment.state is not None:
+            self._publish_state(assessment.state, assessment.detail, run, attempt)
         if attempt.stop_by is not None:
-            return self._stop_attempt(run, attempt, registered)
-        return LOOK_SECONDS
+            return self._stop_attempt(run, attempt, records)
+        return POLL_SECONDS
 
     def _publish_state(self, state: JobState, detail: str, run: RunRow, attempt: AttemptRow) -> None:
         if state is JobState.SUBMITTED and _held_since(attempt):
@@ -327,16 +327,16 @@ class JobReconciler:
                 self._transitions.set_state(run, JobState.STOPPING, "")
         self.changed()
 
-    def _stop_attempt(self, run: RunRow, attempt: AttemptRow, registered: JobRecords) -> float:
+    def _stop_attempt(self, run: RunRow, attempt: AttemptRow, records: JobRecords) -> float:
         """Tell an attempt to stop, by the order; end it where it is when its time is over."""
-        dependencies, order = self._dependencies, registered.order
+        dependencies, order = self._dependencies, records.order
         mine = order is not None and (order.run, order.attempt) == (run.id, attempt.number)
         left = self._seconds_until_cancel(attempt)
         if mine and order is not None and order.want == "run":
             self._probes.invalidate()
-            dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), registered.version)
+            dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), records.version)
         if left > 0:
-            return min(left, LOOK_SECONDS)
+            return min(left, POLL_SECONDS)
         if attempt.launched is None:
             if mine:  # no launcher can be told; the attempt ends itself when it hears that another number may run
                 self._probes.invalidate()
@@ -344,7 +344,7 @@ class JobReconciler:
                 dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
         else:
             self._probes.cancel(attempt)
-        return LOOK_SECONDS
+        return POLL_SECONDS
 
     def _seconds_until_cancel(self, attempt: AttemptRow) -> float:
         """Return in how many seconds an attempt that is to stop is ended where it is."""
@@ -372,14 +372,14 @@ class JobReconciler:
     def _clean_up_attempt(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""
         dependencies = self._dependencies
-        registered = self._probes.registry_state(fresh=True)
-        end = end_of(attempt, registered)
+        records = self._probes.registry_state(fresh=True)
+        end = end_of(attempt, records)
         if end is not None:
             dependencies.jobs.remove_end(*self.key, end)
         status = self._probes.status(attempt)
         if status is not None and status.state is LaunchState.RUNNING:
             if dependencies.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS:
-                return LOOK_SECONDS / 4
+                return POLL_SECONDS / 4
             self._probes.cancel(attempt)
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
             self._probes.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
@@ -398,7 +398,7 @@ class JobReconciler:
             self._dependencies.store.change_attempt(attempt.run, attempt.number, holder=holder, application=application)
             self.changed()
 
-    def _confirm(self) -> None:
+    def _note_confirmed(self) -> None:
         with self._lock:
             self._known_at = self._dependencies.clock()
 

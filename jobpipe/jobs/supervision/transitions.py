@@ -52,17 +52,17 @@ class JobTransitions:
         self._changed = changed
 
     def record(
-        self, verdict: Assessment, run: RunRow, attempt: AttemptRow, end: EndRecord | None, exit_code: int | None
+        self, assessment: Assessment, run: RunRow, attempt: AttemptRow, end: EndRecord | None, exit_code: int | None
     ) -> None:
         """Store how an attempt ended, and what follows; then only is its end record removed."""
         dependencies = self._dependencies
-        now, state = dependencies.clock(), verdict.state or JobState.FAILED
+        now, state = dependencies.clock(), assessment.state or JobState.FAILED
         ended = now if end is None else min(now, end.at)
-        error, detail = verdict.error, verdict.detail
+        error, detail = assessment.error, assessment.detail
         if end is not None:
             error = end.error
             detail = detail or (f"{end.error} ({end.place})" if end.place else end.error)
-        elif not verdict.started and attempt.error:  # the launcher said that it cannot be started
+        elif not assessment.started and attempt.error:  # the launcher said that it cannot be started
             error, detail = attempt.error, attempt.detail
             if error != UNAVAILABLE:
                 state = JobState.FAILED
@@ -81,10 +81,10 @@ class JobTransitions:
             if end is not None:
                 run = replace(run, batches=run.batches + end.batches, rows=run.rows + end.rows)
                 dependencies.store.change_run(run.id, batches=run.batches, rows=run.rows)
-            self._follow(state, error, detail, run, attempt, ended, started=verdict.started)
+            self._decide_next(state, error, detail, run, attempt, ended, started=assessment.started)
         self._changed()
 
-    def _follow(
+    def _decide_next(
         self,
         state: JobState,
         error: str,

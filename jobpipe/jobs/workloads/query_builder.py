@@ -66,7 +66,7 @@ class QueryWorkload:
 
     def run(self, stop: StopRequest) -> WorkloadOutcome:
         """Run it to its end."""
-        sinks = self._sinks() if self._routes is None else [self._routed(self._routes)]
+        sinks = self._sinks() if self._routes is None else [self._make_routed_sink(self._routes)]
         dead = dead_letters_for(self._pipeline, self._job, self._context)
         ended = False
         try:
@@ -114,7 +114,7 @@ class QueryWorkload:
         """Note of an error in the block that it is of this sink; one with routes applies the transforms, too."""
         return nullcontext() if self._routes is not None else at_sink(self._pipeline, self._job.sinks[number])
 
-    def _routed(self, routes: Routes) -> Sink:
+    def _make_routed_sink(self, routes: Routes) -> Sink:
         run, (sink,) = self._context.run, self._job.sinks
         transforms = [stage.make(run) for stage in self._job.transforms]
 
@@ -123,7 +123,7 @@ class QueryWorkload:
 
         return RoutedSink(sink.make(run).options, routes, transforms, subscriptions)
 
-    def _transformed(self, frames: dict[str | None, DataFrame]) -> DataFrame:
+    def _apply_transforms(self, frames: dict[str | None, DataFrame]) -> DataFrame:
         views = {view: frame for view, frame in frames.items() if view is not None}
         context, frame = replace(self._context, views=views), next(iter(frames.values()))
         if self._routes is not None:
@@ -137,7 +137,7 @@ class QueryWorkload:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _batch(self, sinks: Sequence[Sink], dead: DeadLetters | None) -> WorkloadOutcome:
-        frame = self._opened(self._sources(), sinks, dead)
+        frame = self._open_sinks(self._sources(), sinks, dead)
         self._writer(sinks, dead)(frame, 0)
         return WorkloadOutcome(batches=1)
 
@@ -147,7 +147,7 @@ class QueryWorkload:
                 self._spark.conf.set(key, value)
         with stop.interrupting():  # topics are waited for
             frames = self._sources()
-            frame = self._opened(frames, sinks, dead)
+            frame = self._open_sinks(frames, sinks, dead)
         mode, named = self._context.output_mode or "append", self._context.names_sources
         shape = shape_of(frame, self._job, frames, mode, named=named)
         claim_shape(self._context.storage, shape, self._job.name, self._spark)
@@ -160,11 +160,11 @@ class QueryWorkload:
             query = self._by_batches(frame, write)
         return self._wait(query, stop)
 
-    def _opened(
+    def _open_sinks(
         self, frames: dict[str | None, DataFrame], sinks: Sequence[Sink], dead: DeadLetters | None
     ) -> DataFrame:
         """Return the rows that will be written; those of a job with dead letters are not transformed yet."""
-        frame = self._transformed(frames) if dead is None else next(iter(frames.values()))
+        frame = self._apply_transforms(frames) if dead is None else next(iter(frames.values()))
         good = frame if dead is None else dead.open(frame)
         for number, sink in enumerate(sinks):
             with self._at_sink(number):

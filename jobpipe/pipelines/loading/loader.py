@@ -267,9 +267,9 @@ class _Loader:
         if "launcher" in self._section(path[:1]):
             found = self._stage(path, PlugInKind.LAUNCHER)
         else:
-            found = self._bind(spec.launcher, {}, path, PlugInKind.LAUNCHER)
+            found = self._bind_options(spec.launcher, {}, path, PlugInKind.LAUNCHER)
         if found is None or wrong & {"configuration", "storage"}:
-            return self._bind(StageSpec(type="local"), {}, path, PlugInKind.LAUNCHER)
+            return self._bind_options(StageSpec(type="local"), {}, path, PlugInKind.LAUNCHER)
         return found
 
     def _job(self, name: str) -> tuple[Job, set[str]] | None:
@@ -327,9 +327,9 @@ class _Loader:
             spec = model.model_validate({key: plain(each) for key, each in node.value.items() if key in common})
         except ValidationError:
             return None  # that model tells this too
-        return self._bind(spec, given, path, kind)
+        return self._bind_options(spec, given, path, kind)
 
-    def _bind(self, spec: StageSpec, given: dict[str, Any], path: Path, kind: PlugInKind) -> Stage[Any] | None:
+    def _bind_options(self, spec: StageSpec, given: dict[str, Any], path: Path, kind: PlugInKind) -> Stage[Any] | None:
         try:
             plugin = self._plugins.find(kind, spec.type)
         except PlugInError as error:
