@@ -56,7 +56,7 @@ class Admin:
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Served:
     found = Served()
-    monkeypatch.setattr(keep_serving, "StandIn", found)
+    monkeypatch.setattr(keep_serving, "SpoolServer", found)
     monkeypatch.setattr(keep_serving, "check_spool", lambda config, name: None)
     return found
 

@@ -233,7 +233,7 @@ def shaped(spark: SparkSession, tmp_path: Path) -> Callable[..., QueryShape]:
         )
         work = QueryWorkload(spark, pipeline, job, context, Reporter(None))
         frames = work._sources()
-        return shape_of(work._transformed(frames), job, frames, output_mode)
+        return shape_of(work._apply_transforms(frames), job, frames, output_mode)
 
     return shape
 
