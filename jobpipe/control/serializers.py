@@ -11,7 +11,7 @@ from jobpipe.errors import PipelineNotFound
 from jobpipe.jobs.storage.job_rows import AttemptRow, DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
-from jobpipe.jobs.supervision.restart_policy import restarted_after
+from jobpipe.jobs.supervision.restart_policy import restart_note
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.model.paths import PipelinePaths
@@ -118,7 +118,7 @@ class Serializers:
             return ""
         before, newest = attempts
         since = newest.began if newest.holder is None else newest.holder.since or newest.began
-        return restarted_after(before.detail or before.error, self._clock() - since)
+        return restart_note(before.detail or before.error, self._clock() - since)
 
     def run(self, run: RunRow) -> RunView:
         """Return a run with its attempts, numbered from 1."""

@@ -108,7 +108,7 @@ def _without_description(route: Any) -> Any:
     return {key: value for key, value in route.items() if key != "description"} if isinstance(route, dict) else route
 
 
-def former_checkpoints(row: DefinitionRow, home: Path) -> dict[str, str | None]:
+def previous_checkpoints(row: DefinitionRow, home: Path) -> dict[str, str | None]:
     """Return where a stored file has the checkpoints of its jobs, as URIs; None of a job that keeps none.
 
     The file's text says it, so that it is known also if the file can no longer be loaded here.
@@ -124,11 +124,11 @@ def former_checkpoints(row: DefinitionRow, home: Path) -> dict[str, str | None]:
         return {}
 
 
-def unfit_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str | None]) -> dict[str, str]:
+def incompatible_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str | None]) -> dict[str, str]:
     """Return why jobs cannot go on from their checkpoints, by their names, as far as this host sees them.
 
     Args:
-        former: what :func:`former_checkpoints` gives of the newest file that was submitted; empty: there is none.
+        former: what :func:`previous_checkpoints` gives of the newest file that was submitted; empty: there is none.
     """
     places, found = PipelinePaths.of(home, pipeline.name), {}
     for name, job in pipeline.jobs.items():
@@ -144,7 +144,7 @@ def unfit_checkpoints(pipeline: Pipeline, home: Path, former: Mapping[str, str |
     return found
 
 
-def begun_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
+def existing_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
     """Return the jobs that go on from a checkpoint which is on this host."""
     places = PipelinePaths.of(home, pipeline.name)
     queries = (name for name, job in pipeline.jobs.items() if has_checkpoint(job))

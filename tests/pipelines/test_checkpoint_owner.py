@@ -166,12 +166,12 @@ SAME_SINKS = {
 def test_sinks(tmp_path: Path, case: str) -> None:
     one, other = SINKS.get(case) or SAME_SINKS[case]
     before, now = owner(tmp_path, sink=one), owner(tmp_path, sink=other)
-    before.going_on(before.text(), "/s", begun=True)
+    before.resumed_from(before.text(), "/s", begun=True)
     if case in SAME_SINKS:
-        now.going_on(before.text(), "/s", begun=True)
+        now.resumed_from(before.text(), "/s", begun=True)
         return
     with pytest.raises(CheckpointMismatch, match="among its sinks"):
-        now.going_on(before.text(), "/s", begun=True)
+        now.resumed_from(before.text(), "/s", begun=True)
 
 
 def test_routes_are_sinks(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_routes_are_sinks(tmp_path: Path) -> None:
         route = [{"source-table": "orders", "sink-table": target}]
         return owner(tmp_path, TOPIC, TO_TOPIC, route=route)
 
-    routed("o1").going_on(routed("o1").text(), "/s", begun=True)
+    routed("o1").resumed_from(routed("o1").text(), "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="among its sinks is now route topic o2, and was route topic o1"):
-        routed("o2").going_on(routed("o1").text(), "/s", begun=True)
+        routed("o2").resumed_from(routed("o1").text(), "/s", begun=True)
 
 
 def test_the_symbol_of_a_route_is_of_its_topics(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_the_symbol_of_a_route_is_of_its_topics(tmp_path: Path) -> None:
         route = [{"source-table": "orders", "sink-table": target, "replace-symbol": symbol}]
         return owner(tmp_path, TOPIC, TO_TOPIC, route=route)
 
-    routed("to-Y", "Y").going_on(routed("to-<>", "<>").text(), "/s", begun=True)
+    routed("to-Y", "Y").resumed_from(routed("to-<>", "<>").text(), "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="is now route topic to-X<>, and was route topic to-<>Y"):
-        routed("to-XY", "Y").going_on(routed("to-XY", "X").text(), "/s", begun=True)
+        routed("to-XY", "Y").resumed_from(routed("to-XY", "X").text(), "/s", begun=True)
 
 
 def test_routes_as_version_2_of_the_note_has_them(tmp_path: Path) -> None:
@@ -206,11 +206,11 @@ def test_routes_as_version_2_of_the_note_has_them(tmp_path: Path) -> None:
     current = routed("to-X").text()
     for sinks in (current, current.replace("to-<>", "to-X")):
         note = sinks.replace(f'"version": {VERSION}', '"version": 2')
-        assert routed("to-X").going_on(note, "/s", begun=True).text() == current
+        assert routed("to-X").resumed_from(note, "/s", begun=True).text() == current
         with pytest.raises(CheckpointMismatch, match="among its sinks"):
-            routed("for-X").going_on(note, "/s", begun=True)
+            routed("for-X").resumed_from(note, "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="among its sinks"):
-        routed("to-X").going_on(current.replace("to-<>", "to-X"), "/s", begun=True)
+        routed("to-X").resumed_from(current.replace("to-<>", "to-X"), "/s", begun=True)
 
 
 def test_a_relative_path_is_one_of_the_files_folder(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_relative_path_is_one_of_the_files_folder(tmp_path: Path) -> None:
         made.append(owner(tmp_path / name))
     assert str(tmp_path / "one" / "in") in made[0].text()
     with pytest.raises(CheckpointMismatch, match="among its sources"):
-        made[1].going_on(made[0].text(), "/s", begun=True)
+        made[1].resumed_from(made[0].text(), "/s", begun=True)
 
 
 def test_stages_that_keep_state(tmp_path: Path) -> None:
@@ -229,9 +229,9 @@ def test_stages_that_keep_state(tmp_path: Path) -> None:
         return owner(tmp_path, transform=[{"type": "deduplicate", **transform}])
 
     one = with_transform(keys="id")
-    with_transform(keys=["id"], **{"within-watermark": False}).going_on(one.text(), "/s", begun=True)
+    with_transform(keys=["id"], **{"within-watermark": False}).resumed_from(one.text(), "/s", begun=True)
     with pytest.raises(CheckpointMismatch, match="among its stages that keep state"):
-        with_transform(keys="name").going_on(one.text(), "/s", begun=True)
+        with_transform(keys="name").resumed_from(one.text(), "/s", begun=True)
 
 
 def test_values_that_may_be_secrets_are_not_noted(tmp_path: Path) -> None:

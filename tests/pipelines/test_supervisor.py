@@ -244,9 +244,9 @@ def test_a_job_is_starting_until_it_has_reported_that_its_work_begins(world: Wor
 
 
 def test_why_a_job_was_restarted_is_said_for_a_minute() -> None:
-    assert restart_policy.restarted_after("OSError", 59.0) == "restarted after: OSError"
-    assert restart_policy.restarted_after("OSError", 60.0) == ""
-    assert restart_policy.restarted_after("", 1.0) == ""
+    assert restart_policy.restart_note("OSError", 59.0) == "restarted after: OSError"
+    assert restart_policy.restart_note("OSError", 60.0) == ""
+    assert restart_policy.restart_note("", 1.0) == ""
 
 
 def test_between_two_attempts_it_says_what_comes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ class HttpConnection(H11Protocol):
     """uvicorn's connection, as a listener has it, and with limits of time.
 
     It is not read before its peer's certificate was found to be in order, and admitted with its first request that the
-    gate knows a right of. Until then it makes room for others.
+    authentication knows a right of. Until then it makes room for others.
 
     Attributes:
         accepted: its peer, and until when.
@@ -110,7 +110,7 @@ class HttpConnection(H11Protocol):
         return self._lost.is_set()
 
     async def admit(self) -> None:
-        """Wait for the first request that the gate lets through.
+        """Wait for the first request that is let through.
 
         Raises:
             LinkBroken: it ended before any request.
@@ -120,7 +120,7 @@ class HttpConnection(H11Protocol):
             raise LinkBroken(f"{self.accepted.address} ended, or was cut, before its first request")
 
     def let_in(self) -> None:
-        """Note that the gate has let a request through."""
+        """Note that a request was let through."""
         if not self._let_in.done():
             self._let_in.set_result(True)
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import AliasChoices, BaseModel
 
-from jobpipe.pipelines.checkpoints.checkpoint_owner import tells_which
+from jobpipe.pipelines.checkpoints.checkpoint_owner import identifies_data
 from jobpipe.pipelines.file.spec import PipelineFile
 from jobpipe.pipelines.plugins.api import Plugin, Transform
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind
@@ -119,7 +119,7 @@ def class_of_option(kind: PlugInKind, plugin: type[Plugin], option: str, *, is_o
         return ChangeClass.RESTART
     if kind is PlugInKind.TRANSFORM:
         return ChangeClass.NEW_CHECKPOINT if keeps_state(plugin) else ChangeClass.COMPARED
-    return ChangeClass.NEW_CHECKPOINT if tells_which(plugin, option.lower(), is_own=is_own) else ChangeClass.RESTART
+    return ChangeClass.NEW_CHECKPOINT if identifies_data(plugin, option.lower(), is_own=is_own) else ChangeClass.RESTART
 
 
 def keeps_state(plugin: type[Plugin]) -> bool:

@@ -12,13 +12,13 @@ from pathlib import Path
 from jobpipe.control.control_service import Action, JobPlan, Plan
 from jobpipe.control.revisions.differences import Difference, differences, keys, lines
 from jobpipe.jobs.definition_cache import (
-    begun_checkpoints,
     digest_of,
-    former_checkpoints,
+    existing_checkpoints,
+    incompatible_checkpoints,
     is_server_setting,
+    previous_checkpoints,
     settings_of,
     subscriptions_by_job,
-    unfit_checkpoints,
 )
 from jobpipe.jobs.schedules.schedule_rule import Rule
 from jobpipe.jobs.storage.job_rows import DefinitionRow, JobRow, JobSubscription, RevisionChanges
@@ -62,17 +62,17 @@ class Asked:
 
     Attributes:
         new_checkpoint: jobs that are to begin without their checkpoint.
-        unfit: why jobs cannot go on from theirs.
-        begun: jobs that have a checkpoint on this host.
-        former: where the newest file that the server has keeps the checkpoints of its jobs; None of a job without one.
+        incompatible: why jobs cannot go on from theirs.
+        checkpointed: jobs that have a checkpoint on this host.
+        previous: where the newest file of the server keeps the checkpoints of its jobs; None of a job without one.
     """
 
     pipeline: Pipeline
     home: Path
     new_checkpoint: Collection[str] = ()
-    unfit: Mapping[str, str] = field(default_factory=dict)
-    begun: Collection[str] = ()
-    former: Mapping[str, str | None] = field(default_factory=dict)
+    incompatible: Mapping[str, str] = field(default_factory=dict)
+    checkpointed: Collection[str] = ()
+    previous: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -87,14 +87,14 @@ class Asked:
         Args:
             newest: the newest file that the server has; None: it has none.
         """
-        former = {} if newest is None else former_checkpoints(newest, home)
+        previous = {} if newest is None else previous_checkpoints(newest, home)
         return cls(
             pipeline=pipeline,
             home=home,
             new_checkpoint=tuple(new_checkpoint),
-            unfit=unfit_checkpoints(pipeline, home, former),
-            begun=begun_checkpoints(pipeline, home),
-            former=former,
+            incompatible=incompatible_checkpoints(pipeline, home, previous),
+            checkpointed=existing_checkpoints(pipeline, home),
+            previous=previous,
         )
 
 
@@ -239,17 +239,17 @@ def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Deci
     if conflict is not None:
         plan = JobPlan(job=name, action=Action.REFUSED, reasons=(conflict, *changes))
         return Decision(row=row, plan=plan, refused=conflict)
-    if name in asked.unfit and not row.reset_checkpoint:
-        reasons, again = (asked.unfit[name], *changes), tuple(_rows_again(job, asked))
+    if name in asked.incompatible and not row.reset_checkpoint:
+        reasons, again = (asked.incompatible[name], *changes), tuple(_rows_again(job, asked))
         plan = JobPlan(job=name, action=Action.NEEDS_NEW_CHECKPOINT, reasons=reasons, rows_again=again)
-        return Decision(row=row, plan=plan, refused=asked.unfit[name])
+        return Decision(row=row, plan=plan, refused=asked.incompatible[name])
     begins = row.want is DesiredState.RUN and row.begins_by_itself
     if old is not None and old.in_definition and alike and not renew:
         return Decision(row=row, plan=_unchanged(row, job, known, asked, begins=begins))
     ends_others = old is not None and (old.scheduled, old.on_demand) != (row.scheduled, row.on_demand)
     is_active = name in known.active
     reads_again = _reads_again(row, asked)
-    renewed = row.reset_checkpoint and (old is not None or name in asked.begun)
+    renewed = row.reset_checkpoint and (old is not None or name in asked.checkpointed)
     dropped = _dropped(row, old)
     notes = [*reads_again, *(f"its subscription of topic {topic} is dropped" for topic in dropped)]
     if pending and not renew:
@@ -260,7 +260,7 @@ def _decide(row: JobRow, old: JobRow | None, known: Known, asked: Asked) -> Deci
         action=_action(row, begins=begins, is_active=is_active),
         reasons=(*changes, *notes, *_notes(row, job, known, asked, begins=begins)),
         rows_again=tuple(_rows_again(job, asked)) if renewed or (reads_again and _reads_all(row, asked)) else (),
-        from_checkpoint=name in asked.begun and not row.reset_checkpoint,
+        from_checkpoint=name in asked.checkpointed and not row.reset_checkpoint,
         ends_run=is_active and (begins or ends_others),
         drops_subscriptions=bool(dropped),
     )
@@ -291,12 +291,12 @@ def _storage(job: Job, asked: Asked) -> str:
 
 def _reads_again(row: JobRow, asked: Asked) -> tuple[str, ...]:
     """Return a remark on a job that had a checkpoint and keeps none from now on, or the other way round."""
-    if row.name not in asked.former:
+    if row.name not in asked.previous:
         return ()
-    had, has = asked.former[row.name] is not None, has_checkpoint(asked.pipeline.jobs[row.name])
+    had, has = asked.previous[row.name] is not None, has_checkpoint(asked.pipeline.jobs[row.name])
     if had and not has:
         return ("it keeps no checkpoint any more: what it has read so far does not count",)
-    if has and not had and row.name in asked.begun and not row.reset_checkpoint:
+    if has and not had and row.name in asked.checkpointed and not row.reset_checkpoint:
         return ("it goes on from a checkpoint that it left earlier: what it has read since does not count",)
     if has and not had:
         return ("it has kept no checkpoint, and begins one: what it has read so far does not count",)
@@ -305,7 +305,7 @@ def _reads_again(row: JobRow, asked: Asked) -> tuple[str, ...]:
 
 def _reads_all(row: JobRow, asked: Asked) -> bool:
     """Whether a job reads all that is there: it has no checkpoint, nor a range."""
-    return row.begins_by_itself and row.name not in asked.begun
+    return row.begins_by_itself and row.name not in asked.checkpointed
 
 
 def _dropped(row: JobRow, old: JobRow | None) -> list[str]:
@@ -334,7 +334,7 @@ def _changes(row: JobRow, job: Job, old: JobRow | None, known: Known, asked: Ask
     """Yield why a job is another one: the keys that changed."""
     if old is None or not old.in_definition:
         yield "new in the file"
-        if job.name in asked.begun:
+        if job.name in asked.checkpointed:
             yield "a job of this name has left a checkpoint in the storage"
             for each in row.subscriptions:
                 yield (

@@ -21,7 +21,7 @@ from jobpipe.jobs.supervision.exit_status import (
     end_by_record,
     end_without_record,
 )
-from jobpipe.jobs.supervision.restart_policy import RestartPolicy, restarted_after
+from jobpipe.jobs.supervision.restart_policy import RestartPolicy, restart_note
 from jobpipe.jobs.supervision.submission_retry import Delay, SubmittedAttempt, submit
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.file.located_values import plain
@@ -171,7 +171,7 @@ class SupervisedJob:
             until = self._ended_at or time.monotonic()
             detail = self._detail
             if not detail and self._state is JobState.RUNNING and self._leased_at is not None:
-                detail = restarted_after(self._last_failure, until - self._leased_at)
+                detail = restart_note(self._last_failure, until - self._leased_at)
             return JobView(
                 self._job.name,
                 self._state,

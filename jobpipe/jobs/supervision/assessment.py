@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jobpipe.jobs.supervision.exit_status import BY_ANOTHER, IN_THE_MIDDLE, MISCONFIGURED_TEXT, unrecorded
+from jobpipe.jobs.supervision.exit_status import KILLED_DETAIL, MISCONFIGURED_TEXT, REPLACED_DETAIL, unrecorded
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState
 
 
@@ -133,7 +133,9 @@ def judge(facts: Facts) -> Assessment:
     if facts.lease is LeaseOf.OWN:
         return _with_lease(facts, launcher)
     if facts.order is OrderOf.OTHER and launcher in (LauncherAnswer.NOT_KNOWN, LauncherAnswer.ENDED):
-        return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, error="Replaced", detail=BY_ANOTHER)
+        return Assessment(
+            state=JobState.CANCELED, step=Step.RECORD, free=free, error="Replaced", detail=REPLACED_DETAIL
+        )
     match launcher:
         case LauncherAnswer.NOT_KNOWN:
             return _perhaps_started(facts, free)
@@ -179,9 +181,9 @@ def _ended(facts: Facts, free: bool) -> Assessment:
         state, error, detail = JobState.FAILED, "ConfigError", MISCONFIGURED_TEXT
     elif facts.order is OrderOf.FENCE_OF_STOP:
         stopped = code == 0  # before it had the lease
-        state, error, detail = (JobState.STOPPED, "", "") if stopped else (JobState.CANCELED, "", IN_THE_MIDDLE)
+        state, error, detail = (JobState.STOPPED, "", "") if stopped else (JobState.CANCELED, "", KILLED_DETAIL)
     elif code == REPLACED:
-        state, error, detail = JobState.CANCELED, "Replaced", BY_ANOTHER
+        state, error, detail = JobState.CANCELED, "Replaced", REPLACED_DETAIL
     else:
         state, error, detail = JobState.FAILED, "", unrecorded(code)
     return Assessment(state=state, step=Step.RECORD, free=free, error=error, detail=detail)

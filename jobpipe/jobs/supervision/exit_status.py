@@ -8,8 +8,8 @@ from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, JobState
 from jobpipe.pipelines.plugins.api import LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord
 
-BY_ANOTHER = "another run of this pipeline has taken its place"
-IN_THE_MIDDLE = "it was ended in the middle; its last micro-batch is repeated"
+REPLACED_DETAIL = "another run of this pipeline has taken its place"
+KILLED_DETAIL = "it was ended in the middle; its last micro-batch is repeated"
 MISCONFIGURED_TEXT = "it cannot begin: its file or configuration is wrong"
 
 
@@ -22,8 +22,8 @@ class ExitStatus:
     detail: str = ""
 
 
-REPLACED_END = ExitStatus(JobState.CANCELED, "Replaced", BY_ANOTHER)
-_CANCELED = ExitStatus(JobState.CANCELED, "", IN_THE_MIDDLE)
+REPLACED_END = ExitStatus(JobState.CANCELED, "Replaced", REPLACED_DETAIL)
+_CANCELED = ExitStatus(JobState.CANCELED, "", KILLED_DETAIL)
 
 
 def end_by_code(code: int | None, cause: str = "") -> ExitStatus | None:

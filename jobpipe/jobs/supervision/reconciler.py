@@ -16,7 +16,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.jobs.supervision.assessment import Assessment, Step, judge
 from jobpipe.jobs.supervision.dependencies import Dependencies
-from jobpipe.jobs.supervision.exit_status import BY_ANOTHER
+from jobpipe.jobs.supervision.exit_status import REPLACED_DETAIL
 from jobpipe.jobs.supervision.launch import LaunchResult, make_launcher, start_attempt
 from jobpipe.jobs.supervision.observations import end_of, facts_of, holder_of, lease_is_own
 from jobpipe.jobs.supervision.probes import Probes
@@ -222,7 +222,7 @@ class JobReconciler:
             self._transitions.set_state(run, run.state, why)
             return RETRY_SECONDS
         if found is LaunchResult.REPLACED:
-            self._transitions.end_run(run, JobState.CANCELED, BY_ANOTHER)
+            self._transitions.end_run(run, JobState.CANCELED, REPLACED_DETAIL)
             return 0.0
         if found is LaunchResult.YES and (after := self._read()) is not None and after.attempt is not None:
             self._probes.use_launcher(launcher, after.attempt)

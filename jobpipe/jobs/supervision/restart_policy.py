@@ -67,7 +67,7 @@ class RestartPolicy:
         return float(min(spec.delay * 2 ** min(self.attempts - 1, 60), spec.max_delay)) * self._spread()
 
 
-def restarted_after(why: str, seconds: float) -> str:
+def restart_note(why: str, seconds: float) -> str:
     """Return what is said of a job that runs again; "" once it has run for a minute.
 
     Args:

@@ -121,12 +121,12 @@ class Owner(BaseModel):
     old_sinks: tuple[Part, ...] = Field(default=(), exclude=True)
 
     @model_validator(mode="after")
-    def _of_one_length(self) -> Owner:
+    def _same_length(self) -> Owner:
         if self.names and len(self.names) != len(self.sources):
             raise ValueError("names are not those of the sources")
         return self
 
-    def going_on(self, note: str, storage: str, *, begun: bool, known: KnownSources = _UNKNOWN) -> Owner:
+    def resumed_from(self, note: str, storage: str, *, begun: bool, known: KnownSources = _UNKNOWN) -> Owner:
         """Return what the checkpoint belongs to from now on, if this job may go on from it.
 
         Args:
@@ -334,7 +334,7 @@ def part_of(stage: Stage[Any]) -> Part:
     which = stage.plugin.identifying
     chosen: dict[str, Any] = {}
     for key, value, is_own in _given(stage):
-        if not tells_which(stage.plugin, key, is_own=is_own):
+        if not identifies_data(stage.plugin, key, is_own=is_own):
             continue
         if is_secret(key) and not (isinstance(value, str) and _REFERENCE.match(value)):
             continue  # a reference may name a place
@@ -345,7 +345,7 @@ def part_of(stage: Stage[Any]) -> Part:
     return Part(type=stage.type, which=dict(sorted(chosen.items())))
 
 
-def tells_which(plugin: Plugin | type[Plugin], key: str, *, is_own: bool) -> bool:
+def identifies_data(plugin: Plugin | type[Plugin], key: str, *, is_own: bool) -> bool:
     """Whether an option of a source or sink says which rows it reads or where they go: with another it is another one.
 
     Args:

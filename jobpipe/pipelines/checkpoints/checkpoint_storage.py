@@ -144,7 +144,7 @@ def claim(storage: str, owner: Owner, spark: SparkSession | None = None) -> Owne
 
     def fit(before: str, begun: bool) -> str | None:
         nonlocal claimed
-        claimed = claimed.going_on(before, storage, begun=begun, known=_known_sources(progress))
+        claimed = claimed.resumed_from(before, storage, begun=begun, known=_known_sources(progress))
         return claimed.text() if owner.sources else None  # a run of a BATCH job leaves what a stream noted
 
     keep_note(storage, NAME, claimed.text(), fit, spark)
@@ -234,7 +234,7 @@ def check_owner(storage: str, pipeline: str, job: Job) -> None:
         before = _read_note(folder.file(NAME), f"{storage}/{NAME}")
         if before.strip():
             owner, progress = _owner_as_begun(owner_of(namespace_of(before, storage), pipeline, job), folder, storage)
-            owner.going_on(before, storage, begun=folder.begun, known=_known_sources(progress))
+            owner.resumed_from(before, storage, begun=folder.begun, known=_known_sources(progress))
 
 
 def _list_names(folder: Storage, storage: str) -> list[str]:

@@ -44,8 +44,8 @@ class StagedFiles:
         self._filter = jvm.org.apache.hadoop.fs.GlobFilter
         self._mine = _hash(job.name)  # in the names of all that the job's runs make
         self._run = f"{self._mine}.{_hash(job.run.id)}"
-        self._aside = self._beside(f"{self._run}.{job.attempt}")
-        self._old = self._beside(f"{self._run}.{job.attempt}{_OLD}")
+        self._aside = self._sibling(f"{self._run}.{job.attempt}")
+        self._old = self._sibling(f"{self._run}.{job.attempt}{_OLD}")
         self._runs = self._below(self._target, _RUNS)
 
     def write(self, mode: str, save: Callable[[str], None]) -> None:
@@ -160,7 +160,7 @@ class StagedFiles:
     def _move(self, run: str, attempt: str) -> None:
         """Move the files of an attempt into the target, if that has not come to its end."""
         done = self._below(self._runs, f"{run}.done")
-        aside = self._beside(f"{run}.{attempt}")
+        aside = self._sibling(f"{run}.{attempt}")
         if self._exists(done) or not self._exists(self._below(aside, _MARK)):
             return  # without a mark: it stood still, and was chosen after a later attempt had deleted its files
         for file in list(self._files(aside)):
@@ -177,7 +177,7 @@ class StagedFiles:
 
     # -- the file system -----------------------------------------------------------------------------------------------
 
-    def _beside(self, what: str) -> Any:
+    def _sibling(self, what: str) -> Any:
         return self._new(self._target.getParent(), f".{self._target.getName()}.{what}")
 
     def _below(self, folder: Any, name: str) -> Any:

@@ -123,7 +123,7 @@ class InputFiles:
         partitioned = self._partitioned_folders()
         if not self._is_recursive:
             for folder in partitioned:
-                self._require_no_files_beside(folder)
+                self._require_no_sibling_files(folder)
             if partitioned and self._stream and name is None and "basepath" not in self._given:
                 raise ConfigError(
                     f"{partitioned[0]} has partitions, such as day=1/, and a stream of Spark's cannot read them where "
@@ -283,7 +283,7 @@ class InputFiles:
                 found[str(status.getPath().getParent().getParent())] = None
         return list(found)
 
-    def _require_no_files_beside(self, folder: str) -> None:
+    def _require_no_sibling_files(self, folder: str) -> None:
         """Check that a folder with partitions has no files of its own: Spark would pass over them."""
         found = self._fs.listFiles(self._new(folder), False)
         while found.hasNext():
