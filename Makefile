@@ -137,6 +137,7 @@ fuzz: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m jobpipe.config.options_page > docs/options.md
 	$(BIN)/python -m jobpipe.operations.protocol_page docs/protocol.md
+	$(BIN)/python -m tests.module_map
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.plugins.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
 

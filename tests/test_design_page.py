@@ -1,4 +1,4 @@
-"""docs/design.md: the path of one row names functions that exist, and as many as it says."""
+"""docs/design.md and docs/modules.md: the map of modules is that of the tree; the path of one row names functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.module_map import DESIGN, MODULES, design_page, modules_page
 from tests.pages import ROOT
 
 _SECTION = re.search(
@@ -28,3 +29,9 @@ def test_the_function_exists(module: str, name: str) -> None:
     for part in name.split("."):
         found = getattr(found, part)
     assert callable(found)
+
+
+def test_the_map_of_modules_is_that_of_the_tree() -> None:
+    """If it is not: ``python -m tests.module_map``."""
+    assert DESIGN.read_text() == design_page(DESIGN.read_text())
+    assert MODULES.read_text() == modules_page()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -49,10 +50,50 @@ def _modules() -> Iterator[Path]:
     yield from (ROOT / "registry").rglob("*.py")
 
 
-def test_a_file_name_stands_for_one_or_two_things() -> None:
-    """A reader who looks for `leases.py` should not have to open four of them."""
+def test_a_file_name_stands_for_one_thing() -> None:
+    """A reader who looks for `leases.py` should not have to open several of them."""
     names = Counter(path.name for path in _modules() if not path.name.startswith("__"))
-    assert [name for name, count in names.items() if count > 2] == []
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_room_can_be_taken_in_at_a_glance() -> None:
+    modules = Counter(path.parent.relative_to(ROOT).as_posix() for path in _modules() if path.name != "__init__.py")
+    assert {room: count for room, count in modules.items() if count > 12} == {}
+
+
+PARTS = {  # parts that every such project has, by the word that its people search for
+    "access list": "jobpipe/net/servers/access_list.py",
+    "audit log": "jobpipe/net/servers/audit_log.py",
+    "batch seal": "jobpipe/store/log/seal.py",
+    "circuit breaker": "jobpipe/jobs/supervision/circuit_breaker.py",
+    "dead letter": "jobpipe/pipelines/dead_letters/dead_letter_split.py",
+    "dispatcher": "jobpipe/jobs/supervision/dispatcher.py",
+    "dry run": "jobpipe/jobs/foreground/dry_run.py",
+    "exit status": "jobpipe/jobs/supervision/exit_status.py",
+    "fence": "jobpipe/jobs/runner/checkpoint_fence.py",
+    "foreach batch": "jobpipe/spark/sink/foreach_batch_sink.py",
+    "hysteresis": "jobpipe/jobs/monitor/hysteresis.py",
+    "job lease": "jobpipe/jobs/runner/job_lease.py",
+    "launcher": "jobpipe/jobs/launchers/local_launcher.py",
+    "low watermark": "jobpipe/store/subscriptions/low_watermark.py",
+    "plug-in discovery": "jobpipe/pipelines/plugins/plugin_discovery.py",
+    "reconciler": "jobpipe/jobs/supervision/reconciler.py",
+    "redrive": "jobpipe/pipelines/dead_letters/redrive.py",
+    "restart policy": "jobpipe/jobs/supervision/restart_policy.py",
+    "retention": "jobpipe/store/log/retention.py",
+    "retry, back-off": "jobpipe/net/retry.py",
+    "schedule": "jobpipe/control/scheduler/scheduler.py",
+    "stream reader": "jobpipe/spark/source/stream_reader.py",
+    "throughput": "jobpipe/jobs/monitor/throughput.py",
+    "topic poller": "jobpipe/jobs/monitor/topic_poller.py",
+    "webhook": "jobpipe/jobs/alerts/webhook.py",
+}
+
+
+def test_parts_have_the_words_of_the_field() -> None:
+    assert {word for word, module in PARTS.items() if not (ROOT / module).is_file()} == set()
+    for word, module in PARTS.items():
+        assert re.sub(r"\W", "_", word.partition(",")[0].replace("plug-in", "plugin").split(" ")[-1]) in module
 
 
 def test_all_is_only_where_names_are_imported_to_be_found_there() -> None:
