@@ -159,7 +159,7 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     marks = {"jobpipe/py.typed", "jobpipe_registry/py.typed"}
     java = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe/spark/java").rglob("*.*")}
     assert {Path(path).suffix for path in java} == {".md", ".java", ".jar"}
-    others = {"pyspark_jobpipe.py", "jobpipe/pipelines/pipeline.schema.json", "jobpipe/spark/log4j2.properties"}
+    others = {"pyspark_jobpipe.py", "jobpipe/pipelines/pipeline.schema.json", "jobpipe/spark/session/log4j2.properties"}
     assert found == tracked | examples | about | marks | java | others
 
 

@@ -65,7 +65,7 @@ def test_no_pyspark_at_all() -> None:
 
 
 def test_no_other_module_asks_for_the_version() -> None:
-    """What differs stands in versions.py."""
+    """What differs stands in spark_versions.py."""
     asks = re.compile(r"pyspark\.__version__|spark\.version\b|\bVERSION\b.*\(\d, \d\)")
     found = {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe").rglob("*.py") if asks.search(path.read_text())

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobpipe.net.links.async_link import Link
 
-RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart (follower.py): then it is gone
+RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart (topic_follower.py): then it is gone
 
 
 @dataclass

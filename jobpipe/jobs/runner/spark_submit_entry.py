@@ -1,4 +1,4 @@
-"""The runner as a program for spark-submit: ``submitted.py SNAPSHOT``, as ``python -m jobpipe.jobs.runner``.
+"""The runner as a program for spark-submit: ``spark_submit_entry.py SNAPSHOT``, as ``python -m jobpipe.jobs.runner``.
 
 spark-submit uploads it, or finds it in an image. It imports nothing of ours before its own folder is off the path.
 """

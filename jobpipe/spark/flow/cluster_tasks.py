@@ -51,7 +51,7 @@ class SparkRunner:
             if self._context._jsc is None or isinstance(error, (Py4JNetworkError, OSError)):
                 return TaskEnd(error=JobpipeError(f"{said}: Spark is gone: {why}"))
             return TaskEnd(error=LinkError(f"{said}: Spark ended the task: {why}"), is_lost=True)
-        if not ends:  # the JVM was lost while it sent it: see collecting.py
+        if not ends:  # the JVM was lost while it sent it: see collect_rows.py
             return TaskEnd() if stopped() else TaskEnd(error=JobpipeError(f"{said}: Spark is gone"))
         return ends[0]
 

@@ -59,7 +59,7 @@ CREATE TABLE slots(
 CREATE INDEX slots_by_age ON slots(name, number);
 CREATE TABLE leases(
     id TEXT PRIMARY KEY, first_n INTEGER NOT NULL, last_n INTEGER NOT NULL, until_up REAL NOT NULL);
--- How far flow jobs are in what they read, one row a partition of the source; see cursors.py.
+-- How far flow jobs are in what they read, one row a partition of the source; see flow_cursors.py.
 CREATE TABLE cursors(
     flow TEXT NOT NULL, topic TEXT NOT NULL, log TEXT NOT NULL, partition INTEGER NOT NULL, claim INTEGER NOT NULL,
     epoch INTEGER NOT NULL, n INTEGER NOT NULL, r INTEGER NOT NULL, moved_up REAL NOT NULL,
@@ -70,9 +70,9 @@ CREATE TABLE holds(
     name TEXT PRIMARY KEY, owner TEXT NOT NULL, n INTEGER NOT NULL, max_time REAL NOT NULL, moved_up REAL NOT NULL,
     gap_up REAL, gap TEXT);
 -- Which subscriptions the publisher declared as required, and what was changed since (1: added, 0: taken away); see
--- required.py.
+-- required_subscriptions.py.
 CREATE TABLE required(name TEXT PRIMARY KEY, declared INTEGER NOT NULL, changed INTEGER);
--- Rows of this topic that were published in it again; see redriven.py.
+-- Rows of this topic that were published in it again; see redrive_marks.py.
 CREATE TABLE redriven(
     n INTEGER NOT NULL, published_ms INTEGER NOT NULL, partition INTEGER NOT NULL, row INTEGER NOT NULL,
     marked_up REAL NOT NULL, PRIMARY KEY (n, published_ms, partition, row)) WITHOUT ROWID;
