@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -188,6 +189,15 @@ def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     eventually(lambda: gone(status))
     assert not is_serving(status.port, tls)
     assert not is_held(home / "zookeeper" / "server.lock")
+
+
+@pytest.mark.slow
+def test_it_ends_when_its_folder_is_gone(home: Path) -> None:
+    server = EmbeddedZooKeeper(home, linger=3600.0)
+    server.ensure()
+    status = running(server)
+    shutil.rmtree(home)
+    eventually(lambda: gone(status))
 
 
 @pytest.mark.slow

@@ -142,6 +142,14 @@ class EmbeddedFiles:
     def remove_state(self) -> None:
         self._state.unlink(missing_ok=True)
 
+    def identity(self) -> tuple[int, int] | None:
+        """Return what tells this folder from a later one at the same path; None if there is none."""
+        try:
+            found = self.directory.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     def join(self) -> None:
         """Note that a process is about to connect: the server waits for it."""
         self._joined.touch(mode=0o600)

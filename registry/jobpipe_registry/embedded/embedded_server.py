@@ -129,6 +129,10 @@ class _Failed(Exception):
     pass
 
 
+class _HomeGone(Exception):
+    """The folder was removed: no process finds this server any more."""
+
+
 class JavaSupervisor:
     """One server's life. ``run`` in the main thread: the kernel binds Java to the thread that starts it."""
 
@@ -178,9 +182,12 @@ class JavaSupervisor:
         if former is not None and former.is_here and is_alive(former.java_pid, former.java_created):
             os.kill(former.java_pid, signal.SIGKILL)
         self._files.write_state(self._state)
+        self._home = self._files.identity()
         try:
             self._start(self._last_port())
             self._watch()
+        except _HomeGone:
+            pass  # nor is there a log; what is at that path now is another server's
         except _Failed as error:
             logger.error("%s", error)
             self._files.write_state(replace(self._state, phase="failed", message=str(error)))
@@ -244,6 +251,8 @@ class JavaSupervisor:
         pause = min(_ASK_SECONDS, max(0.1, self._linger / 5))
         while not self._asked.is_set():
             self._wait(pause)
+            if self._files.identity() != self._home:
+                raise _HomeGone
             answer = ask(self._state.port, "mntr", self._context)
             sessions, now = count_sessions(answer), time.monotonic()
             pulse.feel(answered=answer is not None)
