@@ -39,6 +39,8 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/flows": ["tests/bus/test_flow_schemas.py", "tests/bus/test_flows.py", "tests/cli/test_flow.py"],
     "jobpipe/hostserver": ["tests/coordinator"],
     "jobpipe/signal_handlers.py": ["tests/cli/test_interrupt.py"],
+    "jobpipe/arrow": ["tests/bus/test_flow_schemas.py", "tests/publisher", "tests/security/test_arrow.py"],
+    "jobpipe/jobs": ["tests/control", "tests/control_api", "tests/control_schedules", "tests/pipelines"],
     "jobpipe/plural.py": ["tests/cli", "tests/pipelines/test_progress_reports.py"],
     "jobpipe/publishing": ["tests/bus/test_plain_publisher.py", "tests/publisher"],
     "jobpipe/py.typed": ["tests/test_names.py"],

@@ -68,8 +68,8 @@ class Driver:
         topic.driver = self
         self.process.start_thread(lambda: self._publish(topic, upto, final=final))
 
-    def coordinator_launcher(self) -> coordinator_launcher.CoordinatorProcess:
-        """Return the coordinator; start one if there is none. Stands for ``publisher.attach.attach``."""
+    def attach(self) -> coordinator_launcher.CoordinatorProcess:
+        """Return the coordinator; start one if there is none. Stands for ``coordinator_launcher.attach``."""
         with self._attaching:
             if self._seen is None or self.coordinator is None or not self.coordinator.alive:
                 rest(self.world.rng.uniform(0.05, 0.3))
@@ -145,7 +145,7 @@ class _Publisher(topic_publisher.Publisher):
             application="explorer",
         )
 
-    def batch_target(self, partitions: int | None = None) -> WriteTarget:
+    def target(self, partitions: int | None = None) -> WriteTarget:
         rng = self._driver.world.rng
         rest(rng.uniform(0.0, 0.1))
         found = super().target(partitions)
