@@ -174,7 +174,7 @@ class FlowSealer:
         """Note that the function has done what lies before ``to``; wait while too much is to be sealed.
 
         Raises:
-            Superseded: another task has the partition.
+            ClaimLost: another task has the partition.
             JobpipeError: what keeps the thread from sealing.
         """
         size = sum(batch.nbytes for batch in rows)

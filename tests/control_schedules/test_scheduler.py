@@ -68,6 +68,13 @@ class Hourly:
         )
         self.server.submit(self.world.submission({"report": job}))
 
+    def has_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Wait until all that has changed so far was looked at: the thread that does it takes one after the other."""
+        marker, looked, look = ("no", "job"), [], self.server._scheduler._look_or_retry
+        monkeypatch.setattr(self.server._scheduler, "_look_or_retry", lambda key: (look(key), looked.append(key)))
+        self.server._scheduler.wake(marker)
+        eventually(lambda: marker in looked)
+
     def fire(self, text: str) -> None:
         """Let time come, and the engine fire."""
         self.clock.to(text)
@@ -533,10 +540,11 @@ def test_a_schedule_that_begins_later_holds_nothing(hourly: Hourly, world: World
     assert _held(world) is None
 
 
-def test_another_scheduler_says_when(hourly: Hourly) -> None:
+def test_another_scheduler_says_when(hourly: Hourly, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an external engine the server fires nothing by itself; a trigger begins what is due, as often as it comes."""
     hourly.submit(engine={"type": "external"})
     assert hourly.server.schedule(NAME, "report").engine == "external"
+    hourly.has_followed(monkeypatch)
     hourly.clock.to("12:59")
     assert hourly.server.trigger(NAME, "report").running == 0
     hourly.clock.to("14:00")

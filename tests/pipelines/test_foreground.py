@@ -153,9 +153,9 @@ def test_a_second_run_is_refused(places: PipelinePaths) -> None:
 def test_a_run_that_was_killed_keeps_none_away(places: PipelinePaths) -> None:
     program = """
 import sys; from pathlib import Path
-from jobpipe.pipelines.model.run_bounds import Bounds, bounds_of
-from jobpipe.jobs.foreground.foreground_run import _locked; from jobpipe.pipelines.model.paths import Places
-with _locked(Places.of(Path(sys.argv[1]), "flights"), "flights"):
+from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
+from jobpipe.jobs.foreground.foreground_run import _locked; from jobpipe.pipelines.model.paths import PipelinePaths
+with _locked(PipelinePaths.of(Path(sys.argv[1]), "flights"), "flights"):
     print("locked", flush=True); sys.stdin.read()
 """
     command = [sys.executable, "-c", program, str(places.folder.parents[1])]
