@@ -181,8 +181,8 @@ def test_a_driver_ends_with_the_jvm_that_started_it(tmp_path: Path) -> None:
     program = (
         "import subprocess, threading\n"
         "from jobpipe.jobs.runner.attempt import _exit_now\n"
-        "from jobpipe.jobs.runner.driver_jvm import StartingJvm\n"
-        "StartingJvm().watch(_exit_now)\n"
+        "from jobpipe.jobs.runner.driver_jvm import DriverJvm\n"
+        "DriverJvm().watch(_exit_now)\n"
         "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
         "threading.Event().wait()\n"
     )
@@ -204,8 +204,8 @@ def test_a_replaced_driver_takes_its_jvm_along() -> None:
     program = (
         "from jobpipe.jobs.workloads.progress_reports import Reporter\n"
         "from jobpipe.jobs.runner.attempt import _exit_replaced\n"
-        "from jobpipe.jobs.runner.driver_jvm import StartingJvm\n"
-        "_exit_replaced('another attempt has begun', Reporter(None), StartingJvm())\n"
+        "from jobpipe.jobs.runner.driver_jvm import DriverJvm\n"
+        "_exit_replaced('another attempt has begun', Reporter(None), DriverJvm())\n"
     )
     starter = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", starter, program], stdin=subprocess.PIPE) as jvm:

@@ -119,7 +119,7 @@ def post(
     Raises:
         WebhookRefused: its address is one that may not be reached, or it answers with a redirect.
         WebhookRejected: it answers with a status from 400 to 499, other than 408 and 429.
-        HookError: it does not answer, or cannot take the message now.
+        WebhookError: it does not answer, or cannot take the message now.
     """
     connection = _Connection(hook, _checked(hook, allowed, resolver))
     timer = threading.Timer(TOTAL_SECONDS, connection.cut)
