@@ -1,6 +1,7 @@
 """What a changed file does with each job of a pipeline: the decisions that a submission stores, and a plan shows.
 
-``PipelineCommands`` plans and submits by the same decisions. Pure, but for :meth:`Asked.of`, which looks at checkpoints.
+``PipelineCommands`` plans and submits by the same decisions. Pure, but for :meth:`Asked.of`, which looks at
+checkpoints.
 """
 
 from __future__ import annotations
