@@ -154,7 +154,8 @@ def test_a_run_that_was_killed_keeps_none_away(places: PipelinePaths) -> None:
     program = """
 import sys; from pathlib import Path
 from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
-from jobpipe.jobs.foreground.foreground_run import _pipeline_lock; from jobpipe.pipelines.model.paths import PipelinePaths
+from jobpipe.jobs.foreground.foreground_run import _pipeline_lock
+from jobpipe.pipelines.model.paths import PipelinePaths
 with _pipeline_lock(PipelinePaths.of(Path(sys.argv[1]), "flights"), "flights"):
     print("locked", flush=True); sys.stdin.read()
 """
