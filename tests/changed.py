@@ -40,7 +40,7 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/hostserver": ["tests/coordinator"],
     "jobpipe/signal_handlers.py": ["tests/cli/test_interrupt.py"],
     "jobpipe/plural.py": ["tests/cli", "tests/pipelines/test_reports.py"],
-    "jobpipe/publishing": ["tests/bus/test_plain_publisher.py", "tests/publisher"],
+    "jobpipe/publishing": ["tests/bus/test_plain_publisher.py", "tests/arrow"],
     "jobpipe/py.typed": ["tests/test_names.py"],
     "jobpipe/subscribing": [
         "tests/bus/test_client.py",

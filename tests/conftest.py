@@ -57,7 +57,7 @@ LONG_FILES = (
     "net/test_server.py",
     "bus/test_schema_evolution.py",
     "cli/test_topics.py",
-    "net/test_link.py",
+    "net/test_async_link.py",
     "bus/test_read_ahead.py",
     "bus/test_topics.py",
     # Of those that are slow.
@@ -65,7 +65,7 @@ LONG_FILES = (
     "bus/test_host_servers.py",
     "registry/test_embedded_tls.py",
     "security/test_live.py",
-    "bus/test_ownership.py",
+    "bus/test_topic_ownership.py",
     "registry/test_secured.py",
     "registry/test_embedded.py",
     "bus/test_end.py",

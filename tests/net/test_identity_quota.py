@@ -18,7 +18,7 @@ from jobpipe.wire import Connection, Hello, Phase, Request, Side
 from jobpipe.wire.codec import encode, weight_of
 from jobpipe.wire.frames import Kind, crc_of, encode_header
 from tests.net.kit import HELLO, PROVEN, PUBLISHER, Mode, frames, linked, run, serving, until
-from tests.net.test_link import greeted, raw
+from tests.net.test_async_link import greeted, raw
 
 MB = 1024 * 1024
 ROLES = pytest.mark.parametrize("hello", [HELLO, PUBLISHER], ids=["reader", "publisher"])
