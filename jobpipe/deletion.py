@@ -21,7 +21,7 @@ from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.log.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
 from jobpipe.store.spool.host_folder import directories_of_log
 from jobpipe.store.spool.spool_files import check_topic
-from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.topic_records import OwnerRecord
 
 NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: no coordinator answers there
@@ -149,7 +149,7 @@ class Deleter:
 
 
 def _claimant(epoch: int) -> OwnerRecord:
-    process, place = psutil.Process(), Place.here()
+    process, place = psutil.Process(), PidScope.here()
     return OwnerRecord(
         endpoint=NOWHERE,
         epoch=max(1, epoch),

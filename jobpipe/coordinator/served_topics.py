@@ -22,14 +22,14 @@ from weakref import WeakValueDictionary
 from jobpipe.config import Config
 from jobpipe.coordinator.background_tasks import BackgroundTasks
 from jobpipe.coordinator.data.data_child import DataChild
-from jobpipe.coordinator.registration.epoch_check import HigherEpoch
+from jobpipe.coordinator.registration.epoch_check import EpochCheck
 from jobpipe.coordinator.registration.host_servers import HostServers
-from jobpipe.coordinator.registration.topic_registration import Registration
+from jobpipe.coordinator.registration.topic_registration import TopicRegistration
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.coordinator.topic_liveness import Parent, ParentWatch
+from jobpipe.coordinator.topic_liveness import ParentWatch, WatchedParent
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.admin_operations import Driver
 from jobpipe.operations.publisher_operations import Admitted, OpenRequest
@@ -61,9 +61,9 @@ class Coordinator:
         *,
         control: Endpoint,
         data: DataChild,
-        parent: Parent | None,
+        parent: WatchedParent | None,
         instance: str,
-        budgets: Budgets | None = None,
+        budgets: IdentityQuotas | None = None,
     ) -> None:
         self.config = config
         self._budgets = budgets
@@ -80,11 +80,11 @@ class Coordinator:
         self.parent_watch = ParentWatch(parent, config.linger)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
         self._openings = 0  # under way
-        self._registration = Registration(handler, config, control=control, data=data, instance=instance)
+        self._registration = TopicRegistration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
         self._lasting = BackgroundTasks()
-        self._higher: dict[str, HigherEpoch] = {}
+        self._higher: dict[str, EpochCheck] = {}
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
         self._had_topic = False
@@ -284,7 +284,7 @@ class Coordinator:
         higher = self._higher.get(topic.topic)
         if higher is None or higher.topic is not topic:
             registered = partial(self._registration.highest_epoch, topic.topic)
-            higher = self._higher[topic.topic] = HigherEpoch(topic, registered, self._lasting)
+            higher = self._higher[topic.topic] = EpochCheck(topic, registered, self._lasting)
         exists = await higher.exists()
         if exists:
             log.warning("topic %s: fenced, a higher epoch than %d exists", topic.topic, topic.epoch)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from jobpipe.arrow.schema_validation import readable_pieces
-from jobpipe.discovery.node_overrides import TravellingCredentials
+from jobpipe.discovery.node_overrides import NodeCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.links.blocking_link import BlockingLink
@@ -27,7 +27,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import RoomRequest
-from jobpipe.publishing.local_host_server import KeptLog, LocalHostServer, find_nearby, upload
+from jobpipe.publishing.local_host_server import HostedLog, LocalHostServer, find_nearby, upload
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.spool.partition_writer import PartitionedWriter
 from jobpipe.store.spool.segment import SegmentFile
@@ -49,7 +49,7 @@ class WriteTarget:
     directory: str  # the topic's spool directory, as its coordinator sees it
     instance: str  # the coordinator's; a directory that holds it is the coordinator's own
     data: str  # "host:port" of the data endpoint
-    tls: TravellingCredentials | None
+    tls: NodeCredentials | None
     write_id: str
     partitions: int
     segment_max_bytes: int
@@ -86,7 +86,7 @@ class WriteTarget:
             LinkError: the coordinator could not be reached.
         """
         name = file_name(self.write_id, attempt)
-        with _Place(self) as place:
+        with _FileDestination(self) as place:
             if not small:
                 place.find_spool()
             infos = self._write_to(place, name, schema, batches)
@@ -99,12 +99,12 @@ class WriteTarget:
         if not self.hosts:
             return None
         tls = self._context(Endpoint.parse(self.data))
-        log = KeptLog(self.topic, self.log, self.log_token, self.fsync)
+        log = HostedLog(self.topic, self.log, self.log_token, self.fsync)
         return find_nearby(log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=tls)
 
     def _write_to(
         self,
-        place: _Place,
+        place: _FileDestination,
         name: str,
         schema: pa.Schema,
         batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]],
@@ -183,7 +183,7 @@ class WriteTarget:
         return self.tls.context()
 
 
-class _Place:
+class _FileDestination:
     """Where the file goes. No host server is asked, and no folder made, before the first byte goes to disk.
 
     Attributes:
@@ -222,7 +222,7 @@ class _Place:
         self.folder = Path(self._temporary.name)
         return _TemporarySink(self.folder / name)
 
-    def __enter__(self) -> _Place:
+    def __enter__(self) -> _FileDestination:
         return self
 
     def __exit__(self, *exc: object) -> None:

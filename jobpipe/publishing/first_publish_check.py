@@ -40,7 +40,7 @@ def author(query_id: str) -> str:
     return f"query {query_id}"
 
 
-class Newcomers:
+class FirstPublishCheck:
     """Says once for each query that its id is new to a topic that has batches, or refuses it.
 
     Args:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from jobpipe.arrow.schema_validation import check_size
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.node_overrides import TravellingCredentials
+from jobpipe.discovery.node_overrides import NodeCredentials
 from jobpipe.errors import (
     ConfigError,
     JobpipeError,
@@ -26,7 +26,7 @@ from jobpipe.errors import (
     SpoolFull,
     WaitTimeout,
 )
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.admin_operations import StatusRequest
@@ -41,11 +41,11 @@ from jobpipe.operations.publisher_operations import (
     SealRequest,
 )
 from jobpipe.publishing.acknowledgements import wait_acked
-from jobpipe.publishing.batch_admission import WAIT_SECONDS, Admissions, BatchKey
+from jobpipe.publishing.batch_admission import WAIT_SECONDS, BatchAdmission, BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
-from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, Channel
+from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, CoordinatorChannel
 from jobpipe.publishing.coordinator_launcher import CoordinatorProcess
-from jobpipe.publishing.first_publish_check import Newcomers, author
+from jobpipe.publishing.first_publish_check import FirstPublishCheck, author
 from jobpipe.publishing.publisher_log import closing_warning
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
@@ -125,8 +125,10 @@ class Publisher:
         self._closed = False
         self._warned_of_placement = False
         self._stop_reason = "this publisher was closed" if plain else "the query was stopped"
-        self._admissions = Admissions(topic, config, Newcomers(topic, on_new_checkpoint), stopped=self._stop_reason)
-        self._channel = Channel(
+        self._admissions = BatchAdmission(
+            topic, config, FirstPublishCheck(topic, on_new_checkpoint), stopped=self._stop_reason
+        )
+        self._channel = CoordinatorChannel(
             topic, self.name, config, self._open_request, stopped=self._stop_reason, attaching=attaching, wanted=wanted
         )
         self._admissions.channel = self._channel
@@ -150,7 +152,7 @@ class Publisher:
         return dataclasses.replace(self._open_request(), writing="", others=())
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> ForkGuard:
         """The process that opened this publisher; forks of it must not use or close the publisher."""
         return self._channel.owner
 
@@ -225,7 +227,7 @@ class Publisher:
             directory=str(self.config.spool_dir / self.topic),
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
-            tls=TravellingCredentials.of(self.config),
+            tls=NodeCredentials.of(self.config),
             plaintext=self.config.allow_plaintext,
             write_id=self._admissions.write_id,
             partitions=partitions or self.parallelism,

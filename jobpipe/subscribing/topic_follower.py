@@ -1,9 +1,9 @@
 """Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the topic's head.
 
-Runs as a task on the process's event-loop thread (:class:`Portal`); other threads call the public methods. After a
-lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause (no
-permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row without a new link
-in between.
+Runs as a task on the process's event-loop thread (:class:`EventLoopThread`); other threads call the public methods.
+After a lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause
+(no permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row without a new
+link in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.links.socket_options import copy_of
 from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, Deadline, backoff, is_renewal
 from jobpipe.operations.messages.calls import ask
@@ -42,7 +42,7 @@ from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import GrantRequest, PollRequest
 from jobpipe.store.catalog.position import Position
-from jobpipe.subscribing.topic_dialler import Dialler
+from jobpipe.subscribing.topic_dialler import TopicDialler
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class TopicFollower:
         self.name = name
         self.instance = uuid.uuid4().hex
         self.reconnects = 0
-        self._dialler = Dialler(topic, locator, tls)
+        self._dialler = TopicDialler(topic, locator, tls)
         self._on_news = on_news
         self._polls = polls
         self._head_wait = head_wait
@@ -112,7 +112,7 @@ class TopicFollower:
         self._location: Location | None = None
         self._epoch_seen = 0
         self._log_seen = ""
-        self._portal = Portal.get()
+        self._portal = EventLoopThread.get()
         self._task: asyncio.Task[None] | None = None
 
     @property

@@ -30,7 +30,7 @@ from jobpipe.wire.frames import (
     encode_header,
     limit_of,
 )
-from jobpipe.wire.protocol_state import IllegalStepError, Machine, Phase, Side
+from jobpipe.wire.protocol_state import IllegalStepError, Phase, ProtocolState, Side
 from jobpipe.wire.wire_messages import Data, DataHeader, Message
 
 JOINED = 16 * 1024  # bytes of a blob that are copied: each buffer is a TLS record of its own
@@ -60,7 +60,7 @@ class Connection:
 
     def __init__(self, side: Side, *, split_data: bool = False) -> None:
         self.side = side
-        self.machine = Machine()
+        self.machine = ProtocolState()
         self.request_limit = CONTROL_LIMIT  # bytes of a REQUEST that the peer may send
         self.blob_limit = 0  # bytes by which its blob may exceed that
         self._split_data = split_data

@@ -13,7 +13,7 @@ _LONGEST_WAIT = 3600.0
 
 
 @dataclass(frozen=True)
-class Options:
+class RegistryOptions:
     """Where the registry is, who we are there, and how long to wait for it. Times in seconds."""
 
     connect: str
@@ -25,7 +25,7 @@ class Options:
     acl: tuple[Grant, ...]
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Options:
+    def parse(cls, options: Mapping[str, str]) -> RegistryOptions:
         """Read the keys that :meth:`RegisterServerHandler.start` names; ignore all others.
 
         Raises:

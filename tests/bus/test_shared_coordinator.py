@@ -21,7 +21,7 @@ import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.operations.publisher_operations import MAX_WRITERS
 from jobpipe.publishing.batch_admission import BatchKey
@@ -156,7 +156,7 @@ def publisher(config: Config, driver: Driver, **options: Any) -> Publisher:
     return Publisher("orders", config=config, **given)
 
 
-def attach(config: Config, driver: Parent) -> CoordinatorProcess:
+def attach(config: Config, driver: WatchedParent) -> CoordinatorProcess:
     """Find a driver's coordinator, or start it."""
     return attach_for(driver)(config)
 
@@ -365,7 +365,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, configure: Configure) -> 
         attach(config, driver)
 
 
-def empty_home(config: Config, driver: Parent) -> Path:
+def empty_home(config: Config, driver: WatchedParent) -> Path:
     """Return where a driver's coordinator is told of, in a home where nothing runs."""
     make_home(config.home)
     path = file_of(driver, config)

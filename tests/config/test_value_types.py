@@ -16,7 +16,7 @@ from jobpipe.config.types.value_types import (
     PATH,
     SIZE_MAX,
     BadValueError,
-    ValueKind,
+    ValueType,
     choice,
     duration,
     optional,
@@ -79,7 +79,7 @@ BASE = Path("/base")
         (optional(whole(1, 9)), 3, 3),
     ],
 )
-def test_accepted(kind: ValueKind, raw: object, value: Any) -> None:
+def test_accepted(kind: ValueType, raw: object, value: Any) -> None:
     got = kind.parse(raw, BASE)
     assert (got, type(got)) == (value, type(value))
     assert kind.parse(kind.format(got), BASE) == got
@@ -106,7 +106,7 @@ def test_accepted(kind: ValueKind, raw: object, value: Any) -> None:
         (optional(SUBNET), ["none", 0, False]),
     ],
 )
-def test_refused(kind: ValueKind, raws: list[object]) -> None:
+def test_refused(kind: ValueType, raws: list[object]) -> None:
     for raw in raws:
         with pytest.raises(BadValueError):
             kind.parse(raw, BASE)

@@ -423,7 +423,7 @@ def test_a_killed_coordinator_has_both_or_neither(world: World, monkeypatch: pyt
         await asking.publish(0)
         await asking.append(0, (1, 0))
         with monkeypatch.context() as patch:
-            patch.setattr("jobpipe.store.catalog.redrive_marks.Redriven.mark", _fails)
+            patch.setattr("jobpipe.store.catalog.redrive_marks.RedriveMarks.mark", _fails)
             with pytest.raises(SpoolError, match="power"):
                 await asking.append(1, (2, 0))
         store: TopicLog = asking.topic.store

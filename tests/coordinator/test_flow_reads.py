@@ -13,7 +13,7 @@ import pytest
 
 from jobpipe.coordinator.handlers.dispatch import Context
 from jobpipe.coordinator.handlers.flow_handlers import QUIET_SECONDS, _Waiting
-from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
 from jobpipe.coordinator.topic.flow_reads import GROUP
 from jobpipe.coordinator.topic.log_thread import LogThread
 from jobpipe.coordinator.topic.topic_state import WakeUp, either
@@ -34,7 +34,7 @@ from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.reading.boundary import Boundary
-from jobpipe.store.reading.change_feed import PartReader
+from jobpipe.store.reading.change_feed import ChangeFeed
 from tests.coordinator.flow_kit import ARROW, LINK, SOON, Counted, Source, answered, at, scenario, waits
 from tests.coordinator.kit import Gate, World, run
 from tests.store.build import rows, written
@@ -48,7 +48,7 @@ def test_a_driver_that_needs_no_head_is_told_of_it_after_a_while_and_of_the_rest
     async def work(source: Source) -> None:
         topic = source.topic
         await source.put(0, partition=0)  # the first one of a process takes long
-        poll = ReaderAnswers(source.host)._poll
+        poll = ReaderHandlers(source.host)._poll
         context = Context(LINK, topic)
 
         def ask(wait: float = 20.0, head_wait: float = 20.0) -> asyncio.Task[News]:
@@ -76,7 +76,7 @@ def test_a_driver_that_needs_no_head_is_told_of_it_after_a_while_and_of_the_rest
 
 
 def test_rows_of_its_partitions_wake_a_task_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = Counted(monkeypatch, PartReader, "read")
+    reads = Counted(monkeypatch, ChangeFeed, "read")
 
     async def work(source: Source) -> None:
         task = source.follow((1, source.place(0)))
@@ -93,7 +93,7 @@ def test_rows_of_its_partitions_wake_a_task_at_once(world: World, monkeypatch: p
 @pytest.mark.slow
 def test_rows_of_others_wake_no_task_and_are_told_soon(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is not read for each batch of others, and the cursor moves on all the same, or nothing would be freed."""
-    reads = Counted(monkeypatch, PartReader, "read")
+    reads = Counted(monkeypatch, ChangeFeed, "read")
 
     async def work(source: Source) -> None:
         task = source.follow((1, source.place(0)), wait=20.0)
@@ -153,7 +153,7 @@ def test_what_fails_for_all_is_told_to_each(world: World, monkeypatch: pytest.Mo
     async def work(source: Source) -> None:
         await source.put_all(0, partitions=2)
         with monkeypatch.context() as patched:
-            patched.setattr(PartReader, "read", fails)
+            patched.setattr(ChangeFeed, "read", fails)
             for task in [source.follow((partition, source.place(0))) for partition in range(2)]:
                 with pytest.raises(SpoolError):
                     await answered(task)
@@ -164,7 +164,7 @@ def test_what_fails_for_all_is_told_to_each(world: World, monkeypatch: pytest.Mo
 
 def test_a_task_that_goes_while_it_is_read_for_leaves_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
-    monkeypatch.setattr(PartReader, "read", gate.wrap(PartReader.read))
+    monkeypatch.setattr(ChangeFeed, "read", gate.wrap(ChangeFeed.read))
 
     async def work(source: Source) -> None:
         await source.put_all(0, partitions=2)
@@ -250,15 +250,15 @@ def test_a_ring_is_heard_from_the_moment_of_the_call() -> None:
 def test_one_identity_waits_for_no_reads_of_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that asks for a thousand, as many as share a turn come before it, and no more."""
     order: list[str] = []
-    read = PartReader.read
+    read = ChangeFeed.read
 
-    def noted(self: PartReader, name: str, parts: Any, **how: Any) -> Any:
+    def noted(self: ChangeFeed, name: str, parts: Any, **how: Any) -> Any:
         order.append("other" if parts[0][0] else "many")
         return read(self, name, parts, **how)
 
     async def work(source: Source) -> None:
         await source.put_all(0, partitions=2)
-        monkeypatch.setattr(PartReader, "read", noted)
+        monkeypatch.setattr(ChangeFeed, "read", noted)
         asking.set("many")
         tasks = [source.follow((0, source.place(0))) for _ in range(5 * GROUP)]
         asking.set("other")

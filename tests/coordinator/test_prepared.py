@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic import served_topic as topic_module
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, SpoolError, TopicOwned
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.flow_operations import AdmitPartRequest, ClaimRequest, SealPartsRequest
@@ -52,7 +52,7 @@ class Asking:
         self.world = world
         self.changes: dict[str, Any] = {**PLAIN, **changes}
         self.host: Coordinator = world.host(**self.changes)
-        self._service = ControlService(self.host, Trust(world.config(**self.changes)), JOB)
+        self._service = AdminHandlers(self.host, PeerAuthentication(world.config(**self.changes)), JOB)
 
     async def ask(self, request: RequestFor[R], *, job: str = JOB, role: str = "publisher") -> R:
         """Return the reply, having travelled; with the secret of the job."""

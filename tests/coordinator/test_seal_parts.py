@@ -26,7 +26,7 @@ from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.log.flow_cursors import Cursors
+from jobpipe.store.log.flow_cursors import FlowCursors
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.boundary import Boundary
 from tests.coordinator.flow_kit import (
@@ -161,7 +161,7 @@ def test_a_cancelled_request(world: World, monkeypatch: pytest.MonkeyPatch, afte
     scenario(Target, world, work)
 
 
-@pytest.mark.parametrize(("kind", "method"), [(Cursors, "claim"), (Cursors, "held"), (Cursors, "begin")])
+@pytest.mark.parametrize(("kind", "method"), [(FlowCursors, "claim"), (FlowCursors, "held"), (FlowCursors, "begin")])
 def test_other_requests_that_are_cancelled(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
 ) -> None:
@@ -294,7 +294,7 @@ def test_a_claim_during_an_admission_leaves_nothing(world: World, monkeypatch: p
         (old,) = await target.claim(0)
         gate = Gate()
         with monkeypatch.context() as patch:
-            patch.setattr(Cursors, "held", gate.wrap(Cursors.held, after=True))
+            patch.setattr(FlowCursors, "held", gate.wrap(FlowCursors.held, after=True))
             admitting = asyncio.create_task(target.admit(0, old))
             await gate.arrived()
             claiming = asyncio.create_task(target.claim(0))

@@ -13,21 +13,21 @@ import pytest
 from jobpipe.coordinator import served_topics as host_module
 from jobpipe.coordinator.registration import topic_claim, topic_registration
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import Fenced, LinkEnded, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.log.retention import Retirer
+from jobpipe.store.log.retention import RetentionCleaner
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.subscriptions.positions import Subscriptions
 from jobpipe.wire.wire_messages import Reply
 from jobpipe_registry.nodes import Create
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.topic_records import OwnerRecord
 from tests.coordinator.kit import NAMESPACE, Gate, World, run, seal, until
 from tests.troubleshooting import on_page
 
-GONE = Parent(2**22 + 1, 1.0)  # no process has that id
+GONE = WatchedParent(2**22 + 1, 1.0)  # no process has that id
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
@@ -139,7 +139,7 @@ def test_an_open_that_is_cancelled_leaves_nothing_half_done(world: World, monkey
     run(work())
 
 
-@pytest.mark.parametrize(("kind", "step"), [(Retirer, "sweep"), (Subscriptions, "require")])
+@pytest.mark.parametrize(("kind", "step"), [(RetentionCleaner, "sweep"), (Subscriptions, "require")])
 def test_a_take_over_that_fails_leaves_the_topic_free(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: type, step: str
 ) -> None:
@@ -300,7 +300,7 @@ def test_an_owner_in_another_pid_namespace_is_not_evicted(world: World, monkeypa
 
     async def work() -> None:
         host = world.host("newcomer")
-        here, owner = Place.here(), world.handler()
+        here, owner = PidScope.here(), world.handler()
         record = OwnerRecord(
             host=here.host,
             pid=GONE.pid,
@@ -480,7 +480,7 @@ def test_a_dead_owner_that_comes_back_ends_the_wait(world: World, monkeypatch: p
 
     async def work() -> None:
         monkeypatch.setattr(topic_registration, "HANDOVER_EXTRA_SECONDS", 0.3 - world.config().registry_session_timeout)
-        host, there = world.host(), Place.here()
+        host, there = world.host(), PidScope.here()
         dead = OwnerRecord(
             *(there.host, 2**22 + 1, 1.0, "127.0.0.1:1", 1, "dead", "ghost", there.boot, there.pid_namespace)
         )

@@ -13,7 +13,7 @@ import pytest
 from jobpipe.coordinator.topic import topic_leases as module
 from jobpipe.coordinator.topic.topic_leases import TopicLeases
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, SpoolError, TopicNotFound
-from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from tests.coordinator.kit import Gate, World, run, seal
 
@@ -68,8 +68,8 @@ def asked(key: str, seconds: float = 600.0) -> LeaseRequest:
     return LeaseRequest(secret(key), 0, 3, seconds)
 
 
-def made(limit: int = 3) -> tuple[Topic, Budgets, TopicLeases]:
-    topic, budgets = Topic(), Budgets({"leases": limit})
+def made(limit: int = 3) -> tuple[Topic, IdentityQuotas, TopicLeases]:
+    topic, budgets = Topic(), IdentityQuotas({"leases": limit})
     return topic, budgets, TopicLeases(topic, budgets)  # type: ignore[arg-type]
 
 
@@ -177,7 +177,7 @@ def test_links_that_are_cut_leave_no_lease_without_an_owner(
     """T1: two links ask for one lease, and the first, or both, are cut while they wait for the log's thread."""
 
     async def work() -> None:
-        host, budgets = world.host(), Budgets({"leases": 3})
+        host, budgets = world.host(), IdentityQuotas({"leases": 3})
         topic = await host.open_topic("orders", world.order())
         await seal(topic, 0)
         leases = topic.leases = TopicLeases(topic, budgets)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.coordinator.handlers.dispatch import Context
-from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic import topic_plans as module
 from jobpipe.coordinator.topic.served_topic import ServedTopic
@@ -18,7 +18,7 @@ from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.subscriber_operations import PlanReply, PlanRequest
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
-from jobpipe.store.reading.shared_plans import PlanOrder, SharedPlans
+from jobpipe.store.reading.shared_plans import PlanQuery, SharedPlans
 from jobpipe.subscribing.fetching.part_fetch import decode
 from tests.coordinator.kit import World, run, seal, until
 
@@ -44,7 +44,7 @@ class Topic:
         self.host = host
         self.topic = topic
         self.grants: dict[str, int] = {}
-        self._answers = ReaderAnswers(host).answers()
+        self._answers = ReaderHandlers(host).answers()
 
     @classmethod
     async def open(cls, world: World, *names: str, **changes: str) -> Topic:
@@ -417,7 +417,7 @@ def test_those_who_stand_at_one_place_get_one_answer(world: World) -> None:
     async def scenario() -> None:
         topic = await Topic.open(world, "a", "b")
         await seal(topic.topic, 0)
-        order = PlanOrder(topic.place(0), PlanRequest(1, topic.place(0)).limits, held=True)
+        order = PlanQuery(topic.place(0), PlanRequest(1, topic.place(0)).limits, held=True)
         plans = topic.topic.subscribers.plans
         first = await plans.next("a", topic.grants["a"], order)
         assert await plans.next("b", topic.grants["b"], order) is first

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.coordinator.topic import session_owner as holding
-from jobpipe.coordinator.topic.session_owner import Holder
-from jobpipe.coordinator.topic.topic_subscribers import Subscribers
+from jobpipe.coordinator.topic.session_owner import SessionOwner
+from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import JobpipeError, LinkBroken, LinkEnded, LinkTimeout
 
 WHERE = {"host": "a", "pid": 1}
 LINE: dict[str, Any] = {"name": "billing", "holder": None, "silent": 7.0}
 
 
-def held(link: Any) -> Subscribers:
-    made = Subscribers(cast("Any", SimpleNamespace(topic="orders")))
-    made._holders["billing"] = Holder("instance", 1, link, WHERE, reconnects=2)
+def held(link: Any) -> TopicSubscribers:
+    made = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders")))
+    made._holders["billing"] = SessionOwner("instance", 1, link, WHERE, reconnects=2)
     return made
 
 
@@ -61,5 +61,5 @@ def test_who_does_not_come_back_is_absent(monkeypatch: pytest.MonkeyPatch) -> No
     [(None, None, None), ({"instance": "x", **WHERE}, 7.0, WHERE), ({"instance": "x"}, 7.0, None)],
 )
 def test_who_was_only_seen_by_an_earlier_coordinator(stored: Any, seen: Any, where: Any) -> None:
-    state = Subscribers(cast("Any", SimpleNamespace(topic="orders"))).state({**LINE, "holder": stored})
+    state = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders"))).state({**LINE, "holder": stored})
     assert state == {"state": "absent", "since": None, "reconnects": 0, "last_seen": seen, "where": where}

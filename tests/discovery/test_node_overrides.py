@@ -16,7 +16,7 @@ import pytest
 
 from jobpipe.config import Config, load
 from jobpipe.discovery import node_overrides
-from jobpipe.discovery.node_overrides import TravellingCredentials, on_this_node
+from jobpipe.discovery.node_overrides import NodeCredentials, on_this_node
 from jobpipe.errors import ConfigError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.tls.certificates import ensure_home
@@ -199,6 +199,6 @@ def test_tasks_on_another_host_read_and_write_with_its_own_certificates(
 def test_nothing_secret_travels(files: Credentials) -> None:
     """Neither the key's bytes nor a value of a secret key of the configuration."""
     config = load(environ=environment(files))
-    pickled = pickle.dumps((config, TravellingCredentials.of(config)))
+    pickled = pickle.dumps((config, NodeCredentials.of(config)))
     secret = files.key.read_bytes()
     assert all(line not in pickled for line in secret.splitlines()[1:-1])

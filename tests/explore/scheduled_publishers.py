@@ -157,7 +157,7 @@ class _Publisher(topic_publisher.Publisher):
         return told
 
 
-class _Channel(coordinator_channel.Channel):
+class _Channel(coordinator_channel.CoordinatorChannel):
     """Its links are cut now and then just after a request that changes something."""
 
     told = False
@@ -263,7 +263,7 @@ def publishing(world: World) -> Iterator[None]:
     ids = Changed(uuid, uuid4=lambda: types.SimpleNamespace(hex=world.new_id()))
     with contextlib.ExitStack() as stack:
         for module, name, value in (
-            (coordinator_channel, "Portal", types.SimpleNamespace(get=lambda: portal)),
+            (coordinator_channel, "EventLoopThread", types.SimpleNamespace(get=lambda: portal)),
             (coordinator_channel, "attach", attached),
             (coordinator_channel, "uuid", ids),
             (topic_publisher, "uuid", ids),

@@ -24,7 +24,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.servers.served_link import MAX_HELD, MAX_REQUESTS, ServedLink
 from jobpipe.wire import Hello, Kind, Ping, Request, Side
 from tests.net.kit import HELLO, PROVEN, TIMING, Mode, frames, linked, run, serving, until
@@ -475,7 +475,7 @@ def test_an_unused_link_ends_with_its_first_message() -> None:
     """A server's link serves requests; a client's takes none and no streams."""
 
     async def main() -> None:
-        link = Link(Side.CLIENT, Timing())
+        link = Link(Side.CLIENT, LinkTimeouts())
         link.abort()
         assert type(await link.wait_closed()) is LinkClosed
         with pytest.raises(LinkClosed):

@@ -32,7 +32,7 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links import blocking_link
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.wire import Data, Fault, Goodbye, Message, Part, Ping, Reply, Side
 from tests.net.kit import (
     HELLO,
@@ -51,7 +51,7 @@ from tests.net.kit import (
 QUICK = dataclasses.replace(TIMING, hello=0.2, welcome=0.2, heartbeat=0.1, silence=0.2, write=0.3, handshake=0.3)
 
 
-def connect(mode: Mode, endpoint: Endpoint, timing: Timing = TIMING, name: str | None = None) -> BlockingLink:
+def connect(mode: Mode, endpoint: Endpoint, timing: LinkTimeouts = TIMING, name: str | None = None) -> BlockingLink:
     hello = dataclasses.replace(HELLO, name=name)
     return BlockingLink.connect(endpoint, hello, tls=mode.client, server_hostname=mode.hostname, timing=timing)
 

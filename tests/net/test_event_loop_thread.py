@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import DataLoss, ForkedProcess, LinkClosed, LocalProtocolError, WaitTimeout
-from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.event_loop_thread import EventLoopThread
 
 
 @pytest.fixture
-def portal() -> Iterator[Portal]:
+def portal() -> Iterator[EventLoopThread]:
     """One of its own."""
-    portal = Portal()
+    portal = EventLoopThread()
     yield portal
     portal.close()
     assert not portal.alive
@@ -28,7 +28,7 @@ async def value() -> int:
     return 7
 
 
-def test_a_result_and_an_error_come_back(portal: Portal) -> None:
+def test_a_result_and_an_error_come_back(portal: EventLoopThread) -> None:
     """As they are."""
 
     async def fail() -> None:
@@ -46,7 +46,7 @@ def test_a_result_and_an_error_come_back(portal: Portal) -> None:
         portal.run(late, 5, doing="wait")
 
 
-def test_a_coroutine_that_cannot_be_made(portal: Portal) -> None:
+def test_a_coroutine_that_cannot_be_made(portal: EventLoopThread) -> None:
     """Its maker's error is the caller's."""
 
     def broken() -> Coroutine[Any, Any, int]:
@@ -57,7 +57,7 @@ def test_a_coroutine_that_cannot_be_made(portal: Portal) -> None:
     assert portal.run(value, 5, doing="wait") == 7
 
 
-def test_what_takes_too_long_is_cancelled(portal: Portal) -> None:
+def test_what_takes_too_long_is_cancelled(portal: EventLoopThread) -> None:
     """The caller gets an error of ours, and nothing runs on."""
     cancelled = threading.Event()
 
@@ -74,7 +74,7 @@ def test_what_takes_too_long_is_cancelled(portal: Portal) -> None:
     assert portal.run(value, 5, doing="wait") == 7
 
 
-def test_the_portals_own_thread_is_refused(portal: Portal) -> None:
+def test_the_portals_own_thread_is_refused(portal: EventLoopThread) -> None:
     """It would wait for itself."""
 
     async def nested() -> None:
@@ -86,16 +86,16 @@ def test_the_portals_own_thread_is_refused(portal: Portal) -> None:
 
 def test_one_for_each_process() -> None:
     """The same until it is closed; then a new one."""
-    first = Portal.get()
-    assert Portal.get() is first
+    first = EventLoopThread.get()
+    assert EventLoopThread.get() is first
     first.close()
-    second = Portal.get()
+    second = EventLoopThread.get()
     assert second is not first
     assert second.run(value, 5, doing="wait") == 7
     second.close()
 
 
-def test_close_fails_those_who_wait(portal: Portal) -> None:
+def test_close_fails_those_who_wait(portal: EventLoopThread) -> None:
     """They do not hang; later callers are refused."""
     started = threading.Event()
     got: list[BaseException] = []
@@ -124,11 +124,11 @@ def test_close_fails_those_who_wait(portal: Portal) -> None:
 @pytest.mark.processes
 def test_a_fork_gets_its_own() -> None:
     """Spark forks its workers."""
-    portal = Portal.get()
+    portal = EventLoopThread.get()
     assert portal.run(value, 5, doing="wait") == 7
 
     def child() -> None:
-        mine = Portal.get()
+        mine = EventLoopThread.get()
         refused = False
         try:
             portal.run(value, 1, doing="wait")

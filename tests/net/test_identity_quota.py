@@ -12,7 +12,7 @@ import pytest
 
 from jobpipe.errors import FrameTooLarge, JobpipeError, LinkError, RemoteProtocolError
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.servers.identity_quota import LIMITS, LONGEST, SHOWN, Budgets, identity_of
+from jobpipe.net.servers.identity_quota import LIMITS, LONGEST, SHOWN, IdentityQuotas, identity_of
 from jobpipe.net.servers.served_link import MAX_REFUSALS, ServedLink
 from jobpipe.wire import Connection, Hello, Phase, Request, Side
 from jobpipe.wire.codec import encode, weight_of
@@ -332,7 +332,7 @@ def test_weights() -> None:
 
 def test_counting() -> None:
     """Nothing is kept of identities that hold nothing; what is told of refused ones is bounded."""
-    budgets = Budgets({"leases": 2})
+    budgets = IdentityQuotas({"leases": 2})
     budgets.take("a", "leases", 2)
     budgets.give("a", "leases", 1)
     with pytest.raises(LinkError) as caught:
@@ -368,7 +368,7 @@ def test_expensive_requests_run_one_after_the_other() -> None:
     """Of one identity, a topic and an operation; those of others, and other ones, do not wait for them."""
 
     async def main() -> None:
-        budgets = Budgets({"expensive requests": 3})
+        budgets = IdentityQuotas({"expensive requests": 3})
         order: list[str] = []
         ends = asyncio.Event()
 

@@ -17,8 +17,8 @@ from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.links.async_pump import WRITE_BUFFER
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.servers.connection_limits import ConnectionLimits, Refusal
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.connection_limits import ConnectionLimits, ConnectionRefusal
+from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.wire import Kind, Request, Side
 from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, bound, frames, linked, run, serving, until
 
@@ -239,7 +239,7 @@ def test_an_address_above_its_rate_is_dropped(mode: Mode, caplog: pytest.LogCapt
             for _ in range(40):
                 with contextlib.suppress(ConnectionResetError):  # it comes as early as that
                     (await dial_from("127.0.0.2", endpoint)).close()
-            await until(lambda: server.admission.refused[Refusal.RATE] >= 30)
+            await until(lambda: server.admission.refused[ConnectionRefusal.RATE] >= 30)
             assert echo.link is None
             await still_serves(mode, endpoint)
 
@@ -336,7 +336,7 @@ def test_close_is_bounded(mode: Mode) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         echo = Echo()
-        server = Server(echo, tls=mode.server, timing=TIMING)
+        server = LinkServer(echo, tls=mode.server, timing=TIMING)
         sock = bound()
         endpoint = Endpoint("127.0.0.1", sock.getsockname()[1])
         await server.start(sock)
@@ -405,7 +405,7 @@ def test_close_before_start_and_twice() -> None:
     """Idempotent."""
 
     async def main() -> None:
-        server = Server(Echo(), tls=None)
+        server = LinkServer(Echo(), tls=None)
         await server.close()
         await server.start(bound())
         await server.close()

@@ -19,7 +19,7 @@ from jobpipe.coordinator.registration.topic_claim import claim_topic
 from jobpipe.discovery.topic_lookup import TopicLocator, all_from_records, from_records
 from jobpipe.errors import LinkBroken, LinkError, PeerNotTrusted, RemoteProtocolError
 from jobpipe.net.address import Endpoint
-from jobpipe.subscribing.topic_dialler import Dialler
+from jobpipe.subscribing.topic_dialler import TopicDialler
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 from tests.harness.proxy import FaultProxy
@@ -136,7 +136,7 @@ def test_a_pause_that_is_cancelled_as_it_ends(registry: Registry, turns: int) ->
     """The cancellation is not lost, however many turns of the loop it comes after the news of a registration."""
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, lambda _: None)
+        dialler = TopicDialler("orders", registry.locator, lambda _: None)
         follower = asyncio.create_task(_pause_for_ever(dialler))
         await asyncio.sleep(0)
         registry.put(record(NOWHERE))
@@ -151,7 +151,7 @@ def test_a_pause_that_is_cancelled_as_it_ends(registry: Registry, turns: int) ->
     run(main())
 
 
-async def _pause_for_ever(dialler: Dialler) -> None:
+async def _pause_for_ever(dialler: TopicDialler) -> None:
     while True:
         dialler._moved.clear()
         await dialler.pause(60.0)
@@ -165,7 +165,7 @@ def test_a_silent_server_is_left_for_a_new_one(
     """Case 23: a ghost that hangs does not keep us from the new publisher; 5 s are allowed, a moment is needed."""
 
     async def main() -> float:
-        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
+        dialler = TopicDialler("orders", registry.locator, lambda _: mode.client)
         dialler.begin()
         async with serving(mode) as (_, endpoint, _echo):
             attempt = asyncio.create_task(dialler.dial(HELLO))
@@ -193,7 +193,7 @@ def test_a_silent_link_is_left_for_a_new_server(mode: Mode, registry: Registry) 
     """Case 11: it would be given up after 15 s of silence; a newer registration asks it for a sign of life now."""
 
     async def main(proxy: FaultProxy, endpoint: Endpoint) -> float:
-        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
+        dialler = TopicDialler("orders", registry.locator, lambda _: mode.client)
         dialler.begin()
         link = await dialler.dial(HELLO)
         await asyncio.to_thread(registry.put, record(endpoint, epoch=2, tls=mode.client is not None))
@@ -223,7 +223,7 @@ def test_a_made_up_registration_does_not_hang_newcomers(mode: Mode, registry: Re
     """Case 30: the highest epoch, complete, and nobody there: the next set is tried."""
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
+        dialler = TopicDialler("orders", registry.locator, lambda _: mode.client)
         tls = mode.client is not None
         async with serving(mode) as (_, endpoint, _echo):
             ours = [record(endpoint, index, epoch=5, parallelism=2, tls=tls) for index in (1, 2)]
@@ -245,7 +245,7 @@ def test_an_epoch_below_the_highest_proven_is_refused(mode: Mode, registry: Regi
     """Case 50: what was proven counts, not what is written in the registry."""
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, lambda _: mode.client)
+        dialler = TopicDialler("orders", registry.locator, lambda _: mode.client)
         async with serving(mode) as (_, endpoint, echo):  # proves epoch 1
             await asyncio.to_thread(registry.put, record(endpoint, epoch=9, tls=mode.client is not None))
             link = await dialler.dial(replace(HELLO, epoch=1))
@@ -264,7 +264,7 @@ def test_a_stranger_at_the_registered_port(authority: Authority, registry: Regis
     )
 
     async def main() -> None:
-        dialler = Dialler("orders", registry.locator, lambda _: authority.client())
+        dialler = TopicDialler("orders", registry.locator, lambda _: authority.client())
         dialler.begin()
         async with serving(Mode(other)) as (_, strange, _e), serving(Mode(authority)) as (_, endpoint, _echo):
             await asyncio.to_thread(registry.put, record(strange, tls=True))

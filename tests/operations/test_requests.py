@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, TopicNotFound, shown
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import DATA
@@ -69,7 +69,7 @@ def test_what_may_be_left_out(known: Table, operation: Operation) -> None:
 
 
 def test_each_operation_is_answered() -> None:
-    service = ControlService(None, None, "")  # type: ignore[arg-type]
+    service = AdminHandlers(None, None, "")  # type: ignore[arg-type]
     assert set(service._answers) == {each.request for each in CONTROL.values()} - {OpenRequest}
 
 

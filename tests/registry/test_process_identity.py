@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from jobpipe_registry import process_identity
-from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.process_identity import PidScope, lives, start_ticks
 from jobpipe_registry.topic_records import OwnerRecord
 
-HERE = Place.here()
+HERE = PidScope.here()
 STARTED = psutil.Process().create_time()
 TICKS = start_ticks(os.getpid())
 
@@ -47,7 +47,7 @@ def test_in_the_same_place(dead: tuple[int, float, int]) -> None:
         replace(HERE, boot="", pid_namespace=0),
     ],
 )
-def test_elsewhere_nobody_knows(place: Place, dead: tuple[int, float, int]) -> None:
+def test_elsewhere_nobody_knows(place: PidScope, dead: tuple[int, float, int]) -> None:
     """R3: containers with one host name have pids of their own."""
     assert lives(*dead, place) is None
     assert lives(os.getpid(), STARTED, TICKS, place) is None
@@ -59,7 +59,7 @@ def test_without_boot_id_nothing_is_certain(
 ) -> None:
     """R3: as on macOS; two places that are equally unknown are not the same one."""
     monkeypatch.setattr(process_identity, "BOOT_ID", tmp_path / "missing")
-    assert lives(*dead, Place.here()) is None
+    assert lives(*dead, PidScope.here()) is None
 
 
 def test_a_clock_that_is_set_kills_nobody() -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.spark.termination import job_signals, query_stop
-from jobpipe.spark.termination.query_stop import GentleEnd
+from jobpipe.spark.termination.query_stop import GracefulStop
 from tests.spark.jobs.session import started
 from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, our_lines, until
 
@@ -51,7 +51,7 @@ class Running:
         until(lambda: (self.folder / file).exists() or self.process.poll() is not None, file, JOB_SECONDS)
         assert (self.folder / file).exists(), self.output
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.JobSignals) -> None:
         """Signal the whole group, as a terminal does at Ctrl-C."""
         os.killpg(self.process.pid, number)
 
@@ -126,7 +126,7 @@ def meanwhile(*steps: Callable[[], object]) -> Iterator[None]:
         thread.join(PATIENCE)
 
 
-def send(number: signal.Signals) -> Callable[[], None]:
+def send(number: signal.JobSignals) -> Callable[[], None]:
     """Return a step that sends a signal to this process."""
     return lambda: os.kill(os.getpid(), number)
 
@@ -147,7 +147,7 @@ def saying(capfd: pytest.CaptureFixture[str], text: str) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_after_the_micro_batch(
-    spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
+    spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], number: signal.JobSignals, code: int
 ) -> None:
     """U10: what the callback began it ends, Spark commits it, and the signals are as they were before."""
     gate, before = Gate(), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
@@ -203,7 +203,7 @@ def test_a_micro_batch_that_has_begun_runs_to_its_end(spark: SparkSession, tmp_p
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     try:
         until(asked.exists, "the source is asked")
-        ending = GentleEnd(query)
+        ending = GracefulStop(query)
         assert not ending.poll()
         go.touch()
         until(ending.poll, "the end")
@@ -246,7 +246,7 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
     query = rows.writeStream.foreachBatch(gated).option("checkpointLocation", str(checkpoint)).start()
     try:
         until(lambda: begun, "the first micro-batch")
-        ending = GentleEnd(query)
+        ending = GracefulStop(query)
         until(ending.poll, "the end")
         assert query.exception() is None
     finally:
@@ -273,7 +273,7 @@ def test_a_second_signal_ends_at_once(
 
 def test_signals_of_one_ctrl_c_are_one() -> None:
     """A terminal signals Spark's JVM as well, which passes it on."""
-    noted = job_signals.Signals()
+    noted = job_signals.JobSignals()
     with noted.noted():
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)
@@ -352,9 +352,9 @@ def test_an_idle_query_ends_at_one_of_the_first_looks(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark lets go of its lock for a hundredth of each second: it is waited for, or the end would take many looks."""
-    gate, looks, look = Gate(), [], GentleEnd._no_more_batches
+    gate, looks, look = Gate(), [], GracefulStop._no_more_batches
     gate.open.set()
-    monkeypatch.setattr(GentleEnd, "_no_more_batches", lambda end: bool(looks.append(1)) or look(end))
+    monkeypatch.setattr(GracefulStop, "_no_more_batches", lambda end: bool(looks.append(1)) or look(end))
     with gated(spark, place, "idle", gate) as query:
         until(lambda: gate.done and query.status["message"].startswith("Getting offsets"), "nothing more to read")
         assert jobpipe.run(query, sinks=[], timeout=2.0) == 1

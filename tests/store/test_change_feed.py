@@ -13,7 +13,7 @@ from jobpipe.flows.flow_source import Item, SourceReader
 from jobpipe.operations.flow_operations import FollowedPart
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.topic_log import TopicLog
-from jobpipe.store.reading.change_feed import Followed
+from jobpipe.store.reading.change_feed import ChangeFeedPage
 from tests.store.build import open_log, seal
 
 FLOW = "alerts"
@@ -33,11 +33,11 @@ def acknowledge(log: TopicLog, n: int) -> None:
     log.subscriptions.flush()
 
 
-def follow(log: TopicLog, *parts: tuple[int, Position], partitions: int = 2, skips: bool = True) -> Followed:
+def follow(log: TopicLog, *parts: tuple[int, Position], partitions: int = 2, skips: bool = True) -> ChangeFeedPage:
     return log.parts.read(FLOW, parts, partitions=partitions, skip_removed=skips)
 
 
-def spans(found: Followed) -> list[tuple[int, int, int]]:
+def spans(found: ChangeFeedPage) -> list[tuple[int, int, int]]:
     """Return partition, start and end of what was found."""
     return [(each.partition, each.start.n, each.end.n) for each in found.ranges]
 

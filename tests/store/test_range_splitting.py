@@ -17,7 +17,7 @@ from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading import range_splitting as cutting
 from jobpipe.store.reading.catalog_reader import CatalogReader
-from jobpipe.store.reading.range_splitting import Cut
+from jobpipe.store.reading.range_splitting import RangePiece
 from tests.store.build import TOPIC, open_log, pieces_of, read, seal
 from tests.store.test_recovery import lose, point_before
 
@@ -42,7 +42,7 @@ def sizes(reader: CatalogReader, start: Position, end: Position, partition: int)
     return sum(piece.rows for piece in pieces), sum(piece.record_batches for piece in pieces)
 
 
-def cut(log: TopicLog, start: Position, end: Position, **how: Any) -> list[Cut]:
+def cut(log: TopicLog, start: Position, end: Position, **how: Any) -> list[RangePiece]:
     """Cut a range, step by step."""
     cutter = log.planner.cutter(start, end, **how)
     while (cuts := cutter.step()) is None:
@@ -54,7 +54,7 @@ def check(
     reader: CatalogReader,
     start: Position,
     end: Position,
-    cuts: Sequence[Cut],
+    cuts: Sequence[RangePiece],
     *,
     wanted: Sequence[int] = range(PARTITIONS),
     max_rows: int | None = None,
@@ -110,7 +110,7 @@ def test_a_page_ends_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     log.close()
 
 
-def shape(cuts: Sequence[Cut]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
+def shape(cuts: Sequence[RangePiece]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
     return [(piece.end.place, piece.partitions) for piece in cuts]
 
 

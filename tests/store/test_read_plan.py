@@ -16,7 +16,7 @@ from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading import catalog_reader as reading
 from jobpipe.store.reading.catalog_reader import CatalogReader
-from jobpipe.store.reading.read_plan import Plan
+from jobpipe.store.reading.read_plan import ReadPlan
 from tests.store.build import FIRST, TOPIC, decode, open_log, piece_bytes, pieces_of, read, seal
 
 LAYOUTS = st.lists(  # batches of partitions of record batches
@@ -48,7 +48,7 @@ def expected(layouts: list[tuple[list[list[int]], bool, int, int]], partition: i
     ]
 
 
-def walk(log: TopicLog, **limits: int | None) -> list[Plan]:
+def walk(log: TopicLog, **limits: int | None) -> list[ReadPlan]:
     plans, start = [], log.batches.tail()
     while (plan := log.planner.plan(start, **limits)).end != start:
         plans.append(plan)
@@ -202,7 +202,9 @@ def test_until_bounds_a_plan(tmp_path: Path) -> None:
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.planner.plan(log.batches.tail()) == Plan(log.batches.tail(), log.batches.tail(), 0, 0, 0, None, False)
+    assert log.planner.plan(log.batches.tail()) == ReadPlan(
+        log.batches.tail(), log.batches.tail(), 0, 0, 0, None, False
+    )
     assert log.planner.describe(log.batches.tail(), log.batches.head()) == []
     log.close()
 

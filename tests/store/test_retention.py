@@ -14,7 +14,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.retention import Retention
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.catalog_reader import CatalogReader
-from jobpipe.store.subscriptions.low_watermark import Frontier
+from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from tests.store.build import TOPIC, open_log, read, seal
 
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)  # whatever is acknowledged may go
@@ -289,7 +289,7 @@ def test_an_unreachable_file_does_not_stop_the_sweep(tmp_path: Path) -> None:
 )
 def test_the_frontier_equals_its_definition(steps: list[tuple[int, int, bool]], grace: int) -> None:
     """settled(t) = what lay below every frontier seen since t - grace, with one seen at or before t - grace."""
-    frontier, now, seen = Frontier(), 0.0, []
+    frontier, now, seen = LowWatermark(), 0.0, []
     for wait, n, ask in steps:
         now += wait
         frontier.note(now, n)
@@ -303,11 +303,11 @@ def test_the_frontier_equals_its_definition(steps: list[tuple[int, int, bool]], 
 
 
 def test_the_frontier_stays_small() -> None:
-    frontier = Frontier()
+    frontier = LowWatermark()
     for number in range(100_000):
         frontier.note(number / 1000, number)
         frontier.settled(number / 1000, 60)
-    assert len(frontier._notes) <= Frontier.NOTES + 60 / Frontier.RESOLUTION + 1
+    assert len(frontier._notes) <= LowWatermark.NOTES + 60 / LowWatermark.RESOLUTION + 1
 
 
 class Retaining(RuleBasedStateMachine):

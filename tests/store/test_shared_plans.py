@@ -13,7 +13,7 @@ from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading import shared_plans as module
 from jobpipe.store.reading.boundary import LATEST, Boundary, ReadLimits
-from jobpipe.store.reading.shared_plans import HELD_BYTES, Planned, PlanOrder
+from jobpipe.store.reading.shared_plans import HELD_BYTES, Planned, PlanQuery
 from jobpipe.store.spool.segment_index import INLINE_MAX
 from tests.store.build import decode, open_log, seal
 
@@ -31,8 +31,8 @@ def log(tmp_path: Path) -> TopicLog:
     return made
 
 
-def order(log: TopicLog, n: int, limits: ReadLimits = NO_LIMITS, **more: bool) -> PlanOrder:
-    return PlanOrder(log.batches.at(n), limits, **more)
+def order(log: TopicLog, n: int, limits: ReadLimits = NO_LIMITS, **more: bool) -> PlanQuery:
+    return PlanQuery(log.batches.at(n), limits, **more)
 
 
 def drop_oldest(log: TopicLog) -> None:
@@ -173,9 +173,9 @@ def test_few_rows_come_by_batch_and_partition(log: TopicLog) -> None:
 def test_a_start_inside_of_a_batch_brings_what_is_left_of_it(log: TopicLog) -> None:
     inside = Position(log.log_id, 1, 1, 1)  # in the batch's order: the first record batch of partition 0 is read
     whole = held_rows(log.plans.look_and_plan(order(log, 1, held=True)))
-    left = held_rows(log.plans.plan(PlanOrder(inside, NO_LIMITS, held=True)))
+    left = held_rows(log.plans.plan(PlanQuery(inside, NO_LIMITS, held=True)))
     assert left == [row for row in whole if row not in whole[:2]]
-    assert len(left) == log.plans.plan(PlanOrder(inside)).plan.rows
+    assert len(left) == log.plans.plan(PlanQuery(inside)).plan.rows
     log.close()
 
 

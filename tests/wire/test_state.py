@@ -17,8 +17,8 @@ from jobpipe.wire.protocol_state import (
     STREAM_ACTS,
     Act,
     IllegalStepError,
-    Machine,
     Phase,
+    ProtocolState,
     Side,
     Streaming,
     act_of,
@@ -44,9 +44,9 @@ SAMPLES: dict[Act, Message] = {
 }
 
 
-def machine_in(phase: Phase, *, downstream: Streaming, upstream: Streaming) -> Machine:
+def machine_in(phase: Phase, *, downstream: Streaming, upstream: Streaming) -> ProtocolState:
     """A machine with the requests 1 and 2 open, and streams for 1."""
-    machine = Machine()
+    machine = ProtocolState()
     machine.phase = phase
     machine.unanswered = {1, 2}
     machine._last_id = 2
@@ -108,7 +108,7 @@ def test_the_connection_blames_who_erred(
         assert pass_on(ours, theirs) == [message]
 
 
-class _Lawless(Machine):
+class _Lawless(ProtocolState):
     """Sends anything."""
 
     def __init__(self, phase: Phase) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.types.value_types import NoHomeError, ValueKind
+from jobpipe.config.types.value_types import NoHomeError, ValueType
 from jobpipe.errors import ConfigError
 
 HIDDEN = "***"
@@ -25,7 +25,7 @@ class Definition:
     """
 
     name: str
-    kind: ValueKind
+    kind: ValueType
     default: Any
     documentation: str
     group: str
@@ -105,7 +105,7 @@ class Option(Definition):
 
 def key(
     name: str,
-    kind: ValueKind,
+    kind: ValueType,
     default: Any,
     documentation: str,
     *,
@@ -126,7 +126,7 @@ def _variable(name: str) -> str:
     return "JOBPIPE__" + name.removeprefix("jobpipe.").replace(".", "__").upper()
 
 
-def _parsed_default(name: str, kind: ValueKind, default: Any) -> Any:
+def _parsed_default(name: str, kind: ValueType, default: Any) -> Any:
     try:
         return kind.parse(default, Path.cwd())
     except NoHomeError as error:

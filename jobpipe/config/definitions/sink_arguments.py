@@ -9,7 +9,7 @@ from typing import Any
 from jobpipe.config.definitions.config_model import KEYS
 from jobpipe.config.definitions.definition import ConfigProblem, Option, shown
 from jobpipe.config.types.source_types import NAME
-from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueType, choice, optional, whole
 
 
 def _each(one: Callable[[object, Path], Any]) -> Callable[[object, Path], tuple[Any, ...]]:
@@ -38,10 +38,10 @@ def _partitioner(raw: object, _base: Path) -> Any:
 
 
 _KINDS = {about.attribute: about.kind for about in KEYS}
-_COLUMNS = ValueKind("columns", "a column's name, or a list of them", _each(_column))
-_NAMES = ValueKind("names", f"a name, or a list of them: {NAME.expected}", _each(NAME.parse))
-_SCHEMA = ValueKind("schema", "a StructType, or columns as in 'id bigint, name string'", lambda raw, _base: raw)
-_PARTITIONER = ValueKind("partitioner", "hash, fixed, round-robin, or a function", _partitioner)
+_COLUMNS = ValueType("columns", "a column's name, or a list of them", _each(_column))
+_NAMES = ValueType("names", f"a name, or a list of them: {NAME.expected}", _each(NAME.parse))
+_SCHEMA = ValueType("schema", "a StructType, or columns as in 'id bigint, name string'", lambda raw, _base: raw)
+_PARTITIONER = ValueType("partitioner", "hash, fixed, round-robin, or a function", _partitioner)
 
 SINK_ARGUMENTS: tuple[Option, ...] = (
     Option(

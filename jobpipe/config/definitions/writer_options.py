@@ -14,14 +14,14 @@ from typing import Any
 from jobpipe.config.definitions.definition import Option
 from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.types.source_types import NAME
-from jobpipe.config.types.value_types import BOOLEAN, BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.types.value_types import BOOLEAN, BadValueError, ValueType, choice, optional, whole
 
 MAX_BATCH_ID = 2**63 - 1
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """What Spark adds to the options of a writer."""
 
 
-def _listed(one: ValueKind) -> ValueKind:
+def _listed(one: ValueType) -> ValueType:
     """Read names from text: separated by commas, or a JSON list."""
     expected = f"{one.expected}; as text, separated by commas, or as a JSON list"
 
@@ -36,7 +36,7 @@ def _listed(one: ValueKind) -> ValueKind:
             raise BadValueError(expected) from error
         return one.parse(names, base)
 
-    return ValueKind(one.name, expected, parse)
+    return ValueType(one.name, expected, parse)
 
 
 def _json_schema(raw: object, _base: Path) -> str:
@@ -59,9 +59,9 @@ _ABOUT = {about.name: about for about in SINK_ARGUMENTS}
 _KINDS = {
     "partition_by": optional(_listed(_ABOUT["partition_by"].kind)),
     "required_subscribers": optional(_listed(_ABOUT["required_subscribers"].kind)),
-    "schema": optional(ValueKind("schema", "the JSON of a StructType, which schema.json() returns", _json_schema)),
+    "schema": optional(ValueType("schema", "the JSON of a StructType, which schema.json() returns", _json_schema)),
     "partitioner": optional(
-        ValueKind("partitioner", "hash, fixed, round-robin, or a function as module:name", _function)
+        ValueType("partitioner", "hash, fixed, round-robin, or a function as module:name", _function)
     ),
     "write_path": optional(choice("auto", "tasks")),
 }

@@ -34,7 +34,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedConfig:
     """A configuration and where it came from: the source of each key by its full name, and the file, if any.
 
     Attributes:
@@ -108,7 +108,7 @@ def resolve(
     spark: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     caller: Callable[..., object] | None = None,
-) -> Resolved:
+) -> ResolvedConfig:
     """Do as :func:`load`, and tell where each value came from."""
     environ = os.environ if environ is None else environ
     merge = _Merge(() if caller is None else _arguments(caller))
@@ -120,7 +120,7 @@ def resolve(
     found = file is not None and find_file(path, environ)[1] == str(_absolute(WORKING_FILE))
     if found:
         _tell_once(file)
-    return Resolved(config, merge.sources, file, in_working_folder=found)
+    return ResolvedConfig(config, merge.sources, file, in_working_folder=found)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from jobpipe.config.types.secrets import EXPECTED, Secret, parse_secret
 
 
 class BadValueError(ValueError):
-    """A value does not fit its kind; the text, if any, says more than ``ValueKind.expected``."""
+    """A value does not fit its kind; the text, if any, says more than ``ValueType.expected``."""
 
 
 class NoHomeError(BadValueError):
@@ -29,7 +29,7 @@ class NoHomeError(BadValueError):
 
 
 @dataclass(frozen=True)
-class ValueKind:
+class ValueType:
     """How the values of a key are read and written.
 
     ``parse`` takes the raw value and the folder that relative paths start from, and raises :class:`BadValueError`.
@@ -62,7 +62,7 @@ MOST_PARTS = 100  # of a value that is a list
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
-def duration(minimum: float = 0.0) -> ValueKind:
+def duration(minimum: float = 0.0) -> ValueType:
     """Return the kind of times, in seconds as a float, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> float:
@@ -73,7 +73,7 @@ def duration(minimum: float = 0.0) -> ValueKind:
         return seconds
 
     least = f"at least {_format_duration(minimum)}, " if minimum else ""
-    return ValueKind(
+    return ValueType(
         "duration",
         f"a time, {least}such as 500ms, 60s, 10min or 24h (a plain number is seconds)",
         parse,
@@ -81,7 +81,7 @@ def duration(minimum: float = 0.0) -> ValueKind:
     )
 
 
-def size(minimum: int = 0) -> ValueKind:
+def size(minimum: int = 0) -> ValueType:
     """Return the kind of sizes, in whole bytes, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> int:
@@ -95,12 +95,12 @@ def size(minimum: int = 0) -> ValueKind:
         return int(count)
 
     least = f"at least {_format_size(minimum)}, " if minimum else ""
-    return ValueKind(
+    return ValueType(
         "size", f"a size, {least}such as 64MiB, 8GiB or 1GB (a plain number is bytes)", parse, _format_size
     )
 
 
-def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueKind:
+def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueType:
     """Return the kind of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(raw: object, _base: Path) -> int:
@@ -110,10 +110,10 @@ def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueKind:
         return number
 
     span = f"of at least {minimum}" if maximum == WHOLE_MAX else f"from {minimum} to {maximum}"
-    return ValueKind("number", f"a whole number {span}", parse)
+    return ValueType("number", f"a whole number {span}", parse)
 
 
-def choice(*values: str) -> ValueKind:
+def choice(*values: str) -> ValueType:
     """Return the kind of one word out of ``values``."""
     listed = " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
@@ -123,10 +123,10 @@ def choice(*values: str) -> ValueKind:
             raise BadValueError
         return text
 
-    return ValueKind("choice", listed, parse)
+    return ValueType("choice", listed, parse)
 
 
-def optional(kind: ValueKind) -> ValueKind:
+def optional(kind: ValueType) -> ValueType:
     """Return ``kind`` with null (also the words ``null`` and the empty text) allowed and read as None."""
 
     def parse(raw: object, base: Path) -> Any:
@@ -137,7 +137,7 @@ def optional(kind: ValueKind) -> ValueKind:
     def write(value: Any) -> str:
         return "null" if value is None else kind.format(value)
 
-    return ValueKind(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
+    return ValueType(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
 
 
 def _parse_boolean(raw: object, _base: Path) -> bool:
@@ -191,10 +191,10 @@ def _parse_secret(raw: object, base: Path) -> Secret:
     return found
 
 
-BOOLEAN = ValueKind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
-PATH = ValueKind("path", "a path; ~ is the home folder", _parse_path)
-TEXT = ValueKind("name", "a text on one line", _parse_line)
-SECRET = ValueKind("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
+BOOLEAN = ValueType("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
+PATH = ValueType("path", "a path; ~ is the home folder", _parse_path)
+TEXT = ValueType("name", "a text on one line", _parse_line)
+SECRET = ValueType("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
 """Of passwords and the like; a key of this kind is defined with ``secret=True``. A literal secret is refused."""
 
 

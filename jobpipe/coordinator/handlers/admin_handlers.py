@@ -14,12 +14,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.coordinator.handlers.dispatch import Answering, Context, Handlers, pair
-from jobpipe.coordinator.handlers.flow_handlers import FlowAnswers
+from jobpipe.coordinator.handlers.flow_handlers import FlowHandlers
 from jobpipe.coordinator.handlers.operation_rights import may_have_holds_of_others, require_operation
-from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
-from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.handlers.publisher_handlers import PublisherHandlers
+from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.audit_log import LEFT_OUT, audit, lines_left_out
@@ -58,7 +58,7 @@ _WITH_DRY_RUN = (
 )
 
 
-class ControlService:
+class AdminHandlers:
     """Implements :class:`jobpipe.net.servers.link_server.Handler` for control links.
 
     Args:
@@ -68,7 +68,7 @@ class ControlService:
             a topic says where on this host its files are.
     """
 
-    def __init__(self, coordinator: Coordinator, trust: Trust, secret: str) -> None:
+    def __init__(self, coordinator: Coordinator, trust: PeerAuthentication, secret: str) -> None:
         self._coordinator = coordinator
         self._trust = trust
         self._secret = secret.encode()
@@ -84,9 +84,9 @@ class ControlService:
             pair(admin_operations.RequireRequest, self._require),
         )
         self._answers: Handlers = {
-            **PublisherAnswers(coordinator, secret).answers(),
-            **ReaderAnswers(coordinator, self._owner_of).answers(),
-            **FlowAnswers(coordinator, secret).answers(),
+            **PublisherHandlers(coordinator, secret).answers(),
+            **ReaderHandlers(coordinator, self._owner_of).answers(),
+            **FlowHandlers(coordinator, secret).answers(),
             **dict(own),
         }
 

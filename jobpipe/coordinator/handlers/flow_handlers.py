@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from jobpipe.coordinator.data.segment_files import held_part
 from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.coordinator.topic.session_owner import Holder
+from jobpipe.coordinator.topic.session_owner import SessionOwner
 from jobpipe.coordinator.topic.topic_state import either
 from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations import flow_operations
-from jobpipe.operations.messages.message_fields import Nothing
+from jobpipe.operations.messages.message_fields import EmptyReply
 from jobpipe.store.log.flow_commits import PartOutcome
 from jobpipe.store.log.flow_cursors import Cursor
-from jobpipe.store.reading.change_feed import Followed
+from jobpipe.store.reading.change_feed import ChangeFeedPage
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.served_topics import Coordinator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
 
 
-class FlowAnswers:
+class FlowHandlers:
     """What drivers and tasks of flow jobs get.
 
     Args:
@@ -71,13 +71,13 @@ class FlowAnswers:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    async def _halt(self, at: Context, asked: flow_operations.HaltRequest) -> Nothing:
+    async def _halt(self, at: Context, asked: flow_operations.HaltRequest) -> EmptyReply:
         holder = at.topic.subscribers.held(at.name, asked.grant)
         if not holder.halted:  # else no task waits under this grant
             holder.halted = True
             at.topic.acked.ring()
             at.topic.news.ring()
-        return Nothing()
+        return EmptyReply()
 
     async def _follow(self, at: Context, asked: flow_operations.FollowRequest) -> flow_operations.FollowReply:
         topic = at.topic
@@ -97,7 +97,7 @@ class FlowAnswers:
             if done or not await waiting.news(moved=bool(found.ranges), at_change=found.at_change):
                 return self._followed(found, over=holder.halted, hurry=topic.waiting is not None)
 
-    def _followed(self, found: Followed, *, over: bool, hurry: bool) -> flow_operations.FollowReply:
+    def _followed(self, found: ChangeFeedPage, *, over: bool, hurry: bool) -> flow_operations.FollowReply:
         return flow_operations.FollowReply(
             parts=tuple(
                 flow_operations.FollowedPart(
@@ -150,7 +150,7 @@ class _Waiting:
         seconds: it is answered after so long in any case.
     """
 
-    def __init__(self, topic: ServedTopic, holder: Holder, partitions: frozenset[int], seconds: float) -> None:
+    def __init__(self, topic: ServedTopic, holder: SessionOwner, partitions: frozenset[int], seconds: float) -> None:
         self._topic = topic
         self._holder = holder
         self._partitions = partitions
@@ -198,11 +198,11 @@ class _Waiting:
             self._quiet, self._until = True, min(self._until, time.monotonic() + QUIET_SECONDS)
 
 
-def _nothing_yet(topic: ServedTopic, asked: flow_operations.FollowRequest) -> Followed | None:
+def _nothing_yet(topic: ServedTopic, asked: flow_operations.FollowRequest) -> ChangeFeedPage | None:
     """Return that there is nothing, where no disk need be asked: each cursor is at the head. None if it must."""
     if topic.ended or not asked.parts or any(part.at != topic.head for part in asked.parts):
         return None
-    return Followed((), topic.head, at_change=False, partitions=asked.partitions)
+    return ChangeFeedPage((), topic.head, at_change=False, partitions=asked.partitions)
 
 
 async def _has_room(topic: ServedTopic) -> bool:

@@ -14,7 +14,7 @@ from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations import publisher_operations
 from jobpipe.operations.publisher_operations import APPENDER
-from jobpipe.store.catalog.batches import APPENDERS, LastSeal, Shape
+from jobpipe.store.catalog.batches import APPENDERS, LastSeal, LogDivision
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.log.seal import NewBatch
@@ -51,7 +51,7 @@ def _require_own_id(at: Context, query_id: str) -> None:
     )
 
 
-class PublisherAnswers:
+class PublisherHandlers:
     """What a publisher gets, and an appender."""
 
     def __init__(self, coordinator: Coordinator, secret: str) -> None:
@@ -109,7 +109,7 @@ class PublisherAnswers:
         topic = at.topic
         topic.require_appendable()
 
-        def work() -> tuple[LastSeal | None, Position | None, Shape | None, bool]:
+        def work() -> tuple[LastSeal | None, Position | None, LogDivision | None, bool]:
             store = topic.store
             store.check_epoch()
             last = store.batches.last_sealed(asked.query_id)

@@ -18,7 +18,7 @@ ASK_SECONDS = 2.0  # between two questions to the registry, however often peers 
 PATIENCE_SECONDS = 3.0  # that a peer waits for the answer
 
 
-class HigherEpoch:
+class EpochCheck:
     """Answers for one topic.
 
     Args:

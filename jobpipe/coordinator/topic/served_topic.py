@@ -13,14 +13,14 @@ from typing import Any
 
 from jobpipe.coordinator.topic.flow_reads import FlowReads
 from jobpipe.coordinator.topic.log_thread import LogThread
-from jobpipe.coordinator.topic.topic_flows import TopicFlows, WrittenNow
+from jobpipe.coordinator.topic.topic_flows import OpenWriteIds, TopicFlows
 from jobpipe.coordinator.topic.topic_holds import TopicHolds, hold_words
 from jobpipe.coordinator.topic.topic_leases import TopicLeases
 from jobpipe.coordinator.topic.topic_slots import SlotBinder
-from jobpipe.coordinator.topic.topic_state import KnownLog, TopicState
-from jobpipe.coordinator.topic.topic_subscribers import Subscribers
+from jobpipe.coordinator.topic.topic_state import LogSnapshot, TopicState
+from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
-from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, OpenRequest
 from jobpipe.store.catalog.batches import division_of
 from jobpipe.store.catalog.position import Position
@@ -58,8 +58,8 @@ class ServedTopic(TopicState):
         thread: LogThread,
         asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None,
-        known: KnownLog,
-        budgets: Budgets | None,
+        known: LogSnapshot,
+        budgets: IdentityQuotas | None,
     ) -> None:
         """Use :meth:`open`."""
         super().__init__(topic, thread, asked, known)
@@ -71,9 +71,9 @@ class ServedTopic(TopicState):
         # A publisher has the topic. False once closed or fenced. It stays true if the publisher dies; see ParentWatch.
         self.publishing = not asked.serve
         self.waiting: str | None = None
-        self.subscribers = Subscribers(self)
+        self.subscribers = TopicSubscribers(self)
         self.slots = SlotBinder(self, self.subscribers)
-        self.leases = TopicLeases(self, budgets or Budgets())
+        self.leases = TopicLeases(self, budgets or IdentityQuotas())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
         self.flow_reads = FlowReads(self)
@@ -100,7 +100,7 @@ class ServedTopic(TopicState):
         store: TopicLog,
         asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None = None,
-        budgets: Budgets | None = None,
+        budgets: IdentityQuotas | None = None,
     ) -> ServedTopic:
         """Return the served topic, which owns the log from now on.
 
@@ -109,7 +109,7 @@ class ServedTopic(TopicState):
         """
         thread = LogThread(topic, store)
         try:
-            known = await thread.run(lambda: KnownLog.of(store))
+            known = await thread.run(lambda: LogSnapshot.of(store))
             return cls(topic, thread, asked, keep_recovery_point, known, budgets)
         except BaseException:
             await thread.close(0.0)
@@ -131,7 +131,7 @@ class ServedTopic(TopicState):
     @property
     def being_written(self) -> Container[str]:
         """A live view of the write ids in progress: each ``in`` looks at the present state."""
-        return WrittenNow(self.writing, self.flows.writing)
+        return OpenWriteIds(self.writing, self.flows.writing)
 
     def begin_write(self, writer: str = "") -> str:
         """Begin a batch, and return its write id.

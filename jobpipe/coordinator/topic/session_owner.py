@@ -12,7 +12,7 @@ RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart 
 
 
 @dataclass
-class Holder:
+class SessionOwner:
     """The live holder of one subscription's name.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Any
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, TopicNotFound
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.servers.identity_quota import Budgets, identity_of
+from jobpipe.net.servers.identity_quota import IdentityQuotas, identity_of
 from jobpipe.operations.admin_operations import LeaseReply
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 
@@ -59,7 +59,7 @@ class TopicLeases:
         budgets: what each identity holds.
     """
 
-    def __init__(self, topic: TopicState, budgets: Budgets) -> None:
+    def __init__(self, topic: TopicState, budgets: IdentityQuotas) -> None:
         self._topic = topic
         self._budgets = budgets
         self._known: dict[str, ReadLease] = {}

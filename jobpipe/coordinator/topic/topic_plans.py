@@ -12,7 +12,7 @@ from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.messages.message_fields import MAX_WAIT_SECONDS
-from jobpipe.store.reading.shared_plans import Planned, PlanOrder
+from jobpipe.store.reading.shared_plans import Planned, PlanQuery
 
 GROUP = 64  # plans that share a turn of the log's thread
 TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for the thread, too
@@ -20,7 +20,7 @@ WOKEN = 64  # subscribers that are woken at once: a thousand answers take the lo
 
 
 @dataclass(eq=False)
-class _Asked:
+class _PlanRequest:
     """An acknowledgement, and the plan that it asks for.
 
     Attributes:
@@ -34,18 +34,18 @@ class _Asked:
 
     name: str
     grant: int
-    order: PlanOrder
+    order: PlanQuery
     whose: str
     seconds: float
     rings: int
     done: asyncio.Future[Planned | None]
     found: Planned | None = None
-    group: _Group | None = None
+    group: _WaitingGroup | None = None
     timer: asyncio.TimerHandle | None = None
 
 
 @dataclass
-class _Turn:
+class _RoundResult:
     """What came of a turn: as much as it got through."""
 
     outcomes: list[Planned | JobpipeError] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Turn:
 
 
 @dataclass
-class _Group:
+class _WaitingGroup:
     """Those who wait for the same plan.
 
     Attributes:
@@ -64,21 +64,21 @@ class _Group:
     """
 
     rings: int
-    waiting: dict[_Asked, None] = field(default_factory=dict)
+    waiting: dict[_PlanRequest, None] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
 
-class Plans:
+class TopicPlans:
     """Plans what comes next. Belongs to the event loop; what waits ends with its request."""
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
-        self._asked: FairQueue[_Asked] = FairQueue()
+        self._asked: FairQueue[_PlanRequest] = FairQueue()
         self._working: asyncio.Task[None] | None = None
-        self._groups: dict[PlanOrder, _Group] = {}
-        self._waits: dict[str, dict[_Asked, None]] = {}  # by name
+        self._groups: dict[PlanQuery, _WaitingGroup] = {}
+        self._waits: dict[str, dict[_PlanRequest, None]] = {}  # by name
 
-    async def next(self, name: str, grant: int, order: PlanOrder, seconds: float = 0.0) -> Planned:
+    async def next(self, name: str, grant: int, order: PlanQuery, seconds: float = 0.0) -> Planned:
         """Acknowledge where an order starts, whose batch is committed, and plan what follows.
 
         Args:
@@ -94,7 +94,7 @@ class Plans:
             TopicNotFound: the topic is not served here any more.
         """
         done: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
-        asked = _Asked(name, grant, order, asking.get(), seconds, self._topic.news.rings, done)
+        asked = _PlanRequest(name, grant, order, asking.get(), seconds, self._topic.news.rings, done)
         self._asked.extend(asked.whose, (asked,))
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
@@ -116,19 +116,19 @@ class Plans:
             while self._asked:  # only where we are cancelled: the loop ends
                 self._asked.take().done.cancel()
 
-    def _next_group(self) -> list[_Asked]:
+    def _next_group(self) -> list[_PlanRequest]:
         """Take some, of each identity in turn."""
-        group: list[_Asked] = []
+        group: list[_PlanRequest] = []
         while self._asked and len(group) < GROUP:
             asked = self._asked.take()
             if not asked.done.done():
                 group.append(asked)
         return group
 
-    async def _one_turn(self, group: list[_Asked]) -> None:
+    async def _one_turn(self, group: list[_PlanRequest]) -> None:
         if not group:
             return
-        turn = _Turn()
+        turn = _RoundResult()
 
         def planned(_: None) -> None:
             if turn.advanced:
@@ -156,7 +156,7 @@ class Plans:
         # Those come first in the next turn that this one did not get to.
         self._asked.put_back((asked.whose, asked) for asked in group[len(turn.outcomes) :])
 
-    def _in_thread(self, group: list[_Asked], turn: _Turn) -> None:
+    def _in_thread(self, group: list[_PlanRequest], turn: _RoundResult) -> None:
         """Acknowledge and plan for a group, until the turn is over; an error of one is its own.
 
         What a disk refuses is tried once more after the log's thread has mended it, from there on.
@@ -179,19 +179,19 @@ class Plans:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _wait(self, asked: _Asked, found: Planned) -> None:
+    def _wait(self, asked: _PlanRequest, found: Planned) -> None:
         """Let one wait until there is something to read, with those who wait for the same."""
         asked.found = found
         group = self._groups.get(asked.order)
         if group is None:
-            group = self._groups[asked.order] = _Group(asked.rings)
+            group = self._groups[asked.order] = _WaitingGroup(asked.rings)
             group.task = asyncio.create_task(self._follow(asked.order, group), name=f"news-{self._topic.topic}")
         asked.group = group
         group.waiting[asked] = None
         self._waits.setdefault(asked.name, {})[asked] = None
         asked.timer = asyncio.get_running_loop().call_later(asked.seconds, settle, asked.done, None)
 
-    def _leave(self, asked: _Asked) -> None:
+    def _leave(self, asked: _PlanRequest) -> None:
         """Forget one that has its answer, or was cancelled."""
         group = asked.group
         if group is None or asked.timer is None:
@@ -212,7 +212,7 @@ class Plans:
         for asked in self._waits.get(name, ()):
             settle(asked.done, None)
 
-    async def _follow(self, order: PlanOrder, group: _Group) -> None:
+    async def _follow(self, order: PlanQuery, group: _WaitingGroup) -> None:
         """Look at the log whenever there is news, until no request of the group waits."""
         topic = self._topic
         try:
@@ -227,7 +227,7 @@ class Plans:
         except Exception as error:  # noqa: BLE001 - told to all who wait
             await self._tell_all(order, group, error)
 
-    async def _tell_all(self, order: PlanOrder, group: _Group, outcome: Planned | Exception) -> None:
+    async def _tell_all(self, order: PlanQuery, group: _WaitingGroup, outcome: Planned | Exception) -> None:
         """Tell a part of them at a time: requests of others come in between. Who comes now is in a new group."""
         if self._groups.get(order) is group:
             del self._groups[order]

@@ -24,7 +24,7 @@ RECENT = 1000  # seals of which it is remembered what partitions got rows
 
 
 @dataclass(frozen=True)
-class KnownLog:
+class LogSnapshot:
     """What a log holds when it is taken over."""
 
     head: Position
@@ -33,7 +33,7 @@ class KnownLog:
     status: dict[str, Any]
 
     @classmethod
-    def of(cls, store: TopicLog) -> KnownLog:
+    def of(cls, store: TopicLog) -> LogSnapshot:
         """Ask the log; blocking."""
         return cls(
             head=store.batches.head(),
@@ -105,7 +105,7 @@ class TopicState:
         gone: those of them that are lost.
     """
 
-    def __init__(self, topic: str, thread: LogThread, asked: OpenRequest, known: KnownLog) -> None:
+    def __init__(self, topic: str, thread: LogThread, asked: OpenRequest, known: LogSnapshot) -> None:
         self.topic = topic
         self.asked = asked
         self.config = asked.config

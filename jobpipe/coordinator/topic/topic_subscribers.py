@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jobpipe.coordinator.topic.session_owner import Holder
-from jobpipe.coordinator.topic.topic_plans import Plans
+from jobpipe.coordinator.topic.session_owner import SessionOwner
+from jobpipe.coordinator.topic.topic_plans import TopicPlans
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import (
     ConfigError,
@@ -30,8 +30,8 @@ from jobpipe.operations.admin_operations import MovedReply, RequiredReply
 from jobpipe.operations.publisher_operations import MAX_REQUIRED
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
-from jobpipe.store.reading.range_splitting import Cutter
-from jobpipe.store.reading.read_plan import Plan
+from jobpipe.store.reading.range_splitting import RangeSplitter
+from jobpipe.store.reading.read_plan import ReadPlan
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ UNDECIDED_SECONDS = 5.0  # for one whose link broke before it asked where to beg
 PING_SECONDS = 2.0  # for the holder of a name that another subscriber wants
 
 
-class Subscribers:
+class TopicSubscribers:
     """Knows the holder of each subscription's name; every change to the log goes through the topic's thread.
 
     Attributes:
@@ -50,12 +50,12 @@ class Subscribers:
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
         self._name = topic.topic
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[str, SessionOwner] = {}
         self._left: set[str] = set()  # names whose holder's link has ended since the log was told
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while in use
-        self.plans = Plans(topic)
+        self.plans = TopicPlans(topic)
 
-    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str = "") -> Holder:
+    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str = "") -> SessionOwner:
         """Give the subscription's name to a reader.
 
         Args:
@@ -78,7 +78,7 @@ class Subscribers:
                 return holder
             return await self._grant(name, instance, identity, link, where, owner)
 
-    def _back(self, name: str, instance: str, identity: str, link: Link) -> Holder | None:
+    def _back(self, name: str, instance: str, identity: str, link: Link) -> SessionOwner | None:
         """Return the holder, if it comes back over a new link."""
         holder = self._holders.get(name)
         if holder is None or (holder.instance, holder.identity) != (instance, identity):
@@ -90,7 +90,7 @@ class Subscribers:
 
     async def _grant(
         self, name: str, instance: str, identity: str, link: Link, where: dict[str, Any], owner: str
-    ) -> Holder:
+    ) -> SessionOwner:
         def work() -> tuple[int, int]:
             # In one turn: a subscription without a holder, left by a call that was cancelled, would keep the whole log.
             store = self._topic.store
@@ -108,7 +108,7 @@ class Subscribers:
         def granted(given: tuple[int, int]) -> None:
             ended = link.ended  # it would not be told again
             here = link if ended is None else None
-            fresh = Holder(instance, given[0], here, where, identity, reconnects=given[1])
+            fresh = SessionOwner(instance, given[0], here, where, identity, reconnects=given[1])
             fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
             self._holders[name] = fresh
             if ended is not None:
@@ -196,7 +196,7 @@ class Subscribers:
             holder=holder.where,
         )
 
-    def held(self, name: str, grant: int) -> Holder:
+    def held(self, name: str, grant: int) -> SessionOwner:
         """Return the holder to itself, checking its grant number; a status shows that number to each reader.
 
         Raises:
@@ -213,7 +213,7 @@ class Subscribers:
             )
         return holder
 
-    def held_for_task(self, name: str, grant: int) -> Holder:
+    def held_for_task(self, name: str, grant: int) -> SessionOwner:
         """Return the holder to a task of it, which may show another certificate, that of its node.
 
         Raises:
@@ -237,7 +237,7 @@ class Subscribers:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated.
 
         Also how many batches of what was asked for are lost, which only ``skip_removed`` allows. Raises as
-        :meth:`jobpipe.store.reading.offset_resolution.Locator.locate`.
+        :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.locate`.
         """
 
         def decide() -> tuple[Position, int]:
@@ -269,7 +269,7 @@ class Subscribers:
 
         await self._topic.run_then(work, lambda advanced: self._topic.note_progress() if advanced else None)
 
-    async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[Plan]:
+    async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[ReadPlan]:
         """Return the plans of a range that an earlier run planned; what lies in it is kept for the holder.
 
         Raises:
@@ -278,7 +278,7 @@ class Subscribers:
         """
         self.held(name, grant)
 
-        def work() -> list[Plan]:
+        def work() -> list[ReadPlan]:
             store = self._topic.store
             first, last = self._resolved(start, end)
             store.subscriptions.declare(name, grant, first)
@@ -288,9 +288,9 @@ class Subscribers:
         return await self._topic.run(work)
 
     async def cutter(
-        self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], Cutter]
-    ) -> Cutter:
-        """Return what cuts a planned range; ``make`` is :meth:`Planner.cutter` with its limits.
+        self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], RangeSplitter]
+    ) -> RangeSplitter:
+        """Return what cuts a planned range; ``make`` is :meth:`ReadPlanner.cutter` with its limits.
 
         Raises:
             TopicNotFound, DataLoss: as :meth:`describe`.
@@ -313,7 +313,7 @@ class Subscribers:
 
         Raises:
             NameTaken: a live subscriber holds it.
-            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.Locator.locate`.
+            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.locate`.
         """
 
         def work() -> MovedReply:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import JobpipeError, LinkTimeout, LocalProtocolError, RemoteProtocolError
 from jobpipe.net.links.async_pump import Pump
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import copy_of, greeting, mapped
-from jobpipe.net.links.upload_buffer import Inboxes
+from jobpipe.net.links.upload_buffer import UploadBuffers
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.wire import CHUNK, Data, Fault, Hello, Message, Part, Ping, Pong, Reply, Request, Side, Welcome
 from jobpipe.wire.frames import CONTROL_LIMIT
@@ -40,14 +40,14 @@ class Link(Pump):
     hello: Hello
     welcome: Welcome
 
-    def __init__(self, side: Side, timing: Timing) -> None:
+    def __init__(self, side: Side, timing: LinkTimeouts) -> None:
         super().__init__(side, timing)
         self._greeting: asyncio.Future[Hello | Welcome] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._next_id = 1
         self._uploading = asyncio.Lock()
-        self._inboxes = Inboxes(lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken)
+        self._inboxes = UploadBuffers(lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken)
         self.proven = False
 
     # ------------------------------------------------------------------------------------------------------- client
@@ -246,7 +246,7 @@ async def connect(
     *,
     tls: ssl.SSLContext | None,
     server_hostname: str | None = None,
-    timing: Timing | None = None,
+    timing: LinkTimeouts | None = None,
 ) -> Link:
     """Open a link and wait for WELCOME.
 
@@ -263,7 +263,7 @@ async def connect(
         RemoteProtocolError: the peer does not speak our protocol.
         JobpipeError: what the server refused us with.
     """
-    timing = timing or Timing()
+    timing = timing or LinkTimeouts()
     loop = asyncio.get_running_loop()
     link = Link(Side.CLIENT, timing)
     peer = str(endpoint)

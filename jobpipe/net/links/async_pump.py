@@ -20,9 +20,9 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
-from jobpipe.net.links.fork_guard import Owner
-from jobpipe.net.links.keepalive import LinkHealth, Monitor
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.fork_guard import ForkGuard
+from jobpipe.net.links.keepalive import Keepalive, LinkHealth
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import copy_of, map_error, peer_names, peer_of, tune
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
 from jobpipe.wire.codec import fault
@@ -41,11 +41,11 @@ class Pump(asyncio.Protocol):
         peer_names: DNS names of its certificate; () in plaintext.
     """
 
-    def __init__(self, side: Side, timing: Timing) -> None:
+    def __init__(self, side: Side, timing: LinkTimeouts) -> None:
         self.peer = "unknown"
         self.peer_names: tuple[str, ...] = ()
         self.timing = timing
-        self._owner = Owner("this link")
+        self._owner = ForkGuard("this link")
         self._loop = asyncio.get_running_loop()
         self._wire = Connection(side)
         self._transport: asyncio.Transport | None = None
@@ -54,7 +54,7 @@ class Pump(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._monitor: Monitor | None = None
+        self._monitor: Keepalive | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf: set[str] = set()
         self._nonces = itertools.count(1)
@@ -86,7 +86,7 @@ class Pump(asyncio.Protocol):
 
     def _watch(self, *, beats: bool) -> None:
         """Start the heartbeat and the deadlines of an open link."""
-        self._monitor = Monitor(self.timing, self._loop.time(), beats=beats)
+        self._monitor = Keepalive(self.timing, self._loop.time(), beats=beats)
         self._timer = self._loop.call_later(self._monitor.interval, self._check)
 
     @property

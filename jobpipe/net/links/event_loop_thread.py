@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,18 +25,20 @@ ACTIVE_SECONDS = 0.1
 STOP_SECONDS = 1.0  # what is nearly done may be done: it knows better words for why it waited
 
 
-class Portal:
+class EventLoopThread:
     """Runs coroutines in its own thread. Any thread may call :meth:`run`, except the portal's own.
 
     Use :meth:`get` for the one of this process; make one yourself only where you also close it.
     """
 
-    _current: ClassVar[Portal | None] = None
+    _current: ClassVar[EventLoopThread | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _inherited: ClassVar[list[Portal]] = []  # a forked loop must not be collected: its descriptors are the parent's
+    _inherited: ClassVar[
+        list[EventLoopThread]
+    ] = []  # a forked loop must not be collected: the parent has its descriptors
 
     def __init__(self) -> None:
-        self._owner = Owner("this portal")
+        self._owner = ForkGuard("this portal")
         self._loop = asyncio.new_event_loop()
         self._guard = threading.Lock()
         self._closed = False
@@ -45,7 +47,7 @@ class Portal:
         self._thread.start()
 
     @classmethod
-    def get(cls) -> Portal:
+    def get(cls) -> EventLoopThread:
         """Return the portal of this process; the first call makes it."""
         with cls._lock:
             portal = cls._current
@@ -175,14 +177,14 @@ def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], b
 
 
 def _in_child() -> None:
-    Portal._lock = threading.Lock()  # another thread may have held it at the fork
-    if Portal._current is not None:
-        Portal._inherited.append(Portal._current)
-        Portal._current = None
+    EventLoopThread._lock = threading.Lock()  # another thread may have held it at the fork
+    if EventLoopThread._current is not None:
+        EventLoopThread._inherited.append(EventLoopThread._current)
+        EventLoopThread._current = None
 
 
 def _at_exit() -> None:
-    portal = Portal._current
+    portal = EventLoopThread._current
     if portal is not None:
         portal.close(timeout=2.0)
 

@@ -25,7 +25,7 @@ LIMITS: Mapping[str, int] = {
 }
 """By kind: bytes of requests as they lie in memory, from their first byte until they are answered; of a peer that may
 publish, bytes of uploads and of requests that have not come whole; bytes of answers that the peer has not taken;
-leases; requests that run or wait for their turn, see :meth:`Budgets.expensive`.
+leases; requests that run or wait for their turn, see :meth:`IdentityQuotas.expensive`.
 
 There is one more kind without a limit, ``the job's uploads``: those of links that have shown that they are of the job.
 """
@@ -53,7 +53,7 @@ def identity_of(names: Sequence[str], peer: str) -> str:
     return f"{whole[: LONGEST - 66]}, {hashlib.sha256(whole.encode()).hexdigest()}"
 
 
-class Budgets:
+class IdentityQuotas:
     """Counts for one serving process.
 
     Attributes:

@@ -23,12 +23,12 @@ from typing import Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from jobpipe.errors import JobpipeError, LinkClosed, LinkError, NotAuthorized, ProtocolError
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import mapped, peer_of
 from jobpipe.net.retry import RENEW
 from jobpipe.net.servers.accepted_connection import Connection
 from jobpipe.net.servers.audit_log import RateLimitedLog
-from jobpipe.net.servers.connection_limits import Admission, ConnectionLimits, Refusal, source_of
+from jobpipe.net.servers.connection_limits import ConnectionLimiter, ConnectionLimits, ConnectionRefusal, source_of
 from jobpipe.net.tls.client_hello import wait_for_client_hello
 from jobpipe.net.tls.tls_alerts import HandshakeContext
 from jobpipe.net.tls.tls_context import RenewableTls
@@ -69,18 +69,18 @@ class Listener(Generic[C]):
         connection: Callable[[Callable[[C], None]], C],
         *,
         tls: ssl.SSLContext | RenewableTls | None,
-        timing: Timing | None = None,
+        timing: LinkTimeouts | None = None,
         limits: ConnectionLimits | None = None,
         max_age: float | None = None,
     ) -> None:
         self._connection = connection
         self._tls = tls
-        self._timing = timing or Timing()
+        self._timing = timing or LinkTimeouts()
         self._limits = limits or ConnectionLimits()
         self._max_age = max_age
         self._tending: asyncio.Task[None] | None = None
         self._trust = 0  # how often the trusted CAs or the revocation list have changed
-        self.admission = Admission(self._limits)
+        self.admission = ConnectionLimiter(self._limits)
         self._log = RateLimitedLog(log)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -224,14 +224,14 @@ class Listener(Generic[C]):
             self._greeting[task] = source, sock
             task.add_done_callback(self._greeted)
 
-    def _fit(self, source: str) -> Refusal | None:
+    def _fit(self, source: str) -> ConnectionRefusal | None:
         """Make room for a connection that has arrived, or say why it is refused."""
         over = self.admission.over(source)
         if over is None and len(self._greeting) < MAX_GREETING:
             return None
-        if self._make_room(source if over is Refusal.ADDRESS else None):
+        if self._make_room(source if over is ConnectionRefusal.ADDRESS else None):
             return None
-        over = over or Refusal.TOTAL
+        over = over or ConnectionRefusal.TOTAL
         self.admission.refused[over] += 1
         self.admission.leave(source)
         return over

@@ -17,9 +17,9 @@ from jobpipe.errors import (
     RemoteProtocolError,
 )
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.links.link_timeouts import Timing
-from jobpipe.net.servers.accepted_connection import AcceptedPeer
-from jobpipe.net.servers.identity_quota import Budgets, asking
+from jobpipe.net.links.link_timeouts import LinkTimeouts
+from jobpipe.net.servers.accepted_connection import AcceptedConnection
+from jobpipe.net.servers.identity_quota import IdentityQuotas, asking
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import encode, fault
 from jobpipe.wire.frames import ASKING_LIMIT
@@ -45,7 +45,7 @@ MAX_ASKED = 4 * 1024 * 1024
 """The same for every other link."""
 
 
-class Handler(Protocol):
+class LinkHandler(Protocol):
     """What a server does with its links. All methods run in the server's event loop and must not block it."""
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
@@ -73,10 +73,14 @@ class ServedLink(Link):
         tasks: of its unanswered requests.
     """
 
-    accepted: AcceptedPeer
+    accepted: AcceptedConnection
 
     def __init__(
-        self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None], budgets: Budgets | None = None
+        self,
+        handler: LinkHandler,
+        timing: LinkTimeouts,
+        forget: Callable[[ServedLink], None],
+        budgets: IdentityQuotas | None = None,
     ) -> None:
         super().__init__(Side.SERVER, timing)
         self._handler = handler
@@ -86,7 +90,7 @@ class ServedLink(Link):
         self._held = 0
         self._received = 0  # bytes of requests and uploads that no handler has yet, as they are counted
         self._received_kind = "requests"  # the budget that they are counted to
-        self._budgets = budgets or Budgets()
+        self._budgets = budgets or IdentityQuotas()
         self._uploads = 0  # unanswered requests with one
         self._refusals = 0  # since the write buffer is full: none waits until the peer has taken them
         self.tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +100,7 @@ class ServedLink(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: the transport is there, its TLS handshake done."""
         super().connection_made(transport)
-        self.accepted = AcceptedPeer(transport)
+        self.accepted = AcceptedConnection(transport)
         self.identity = self.accepted.identity
 
     async def admit(self) -> None:

@@ -13,7 +13,7 @@ from jobpipe.config.definitions.source_options import MAX_TOPICS, MEANT, PLAIN, 
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.discovery.configured_tls import with_credentials
 from jobpipe.errors import ConfigError
-from jobpipe.spark.options.starting_ending_offsets import Ends, ends
+from jobpipe.spark.options.starting_ending_offsets import OffsetBounds, ends
 from jobpipe.subscribing.topic_patterns import TopicPattern
 
 OF = "format('jobpipe')"
@@ -41,8 +41,8 @@ class SourceOptions(PlainOptions):
     config: Config
     pattern: TopicPattern | None = None
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    starts: Ends = field(default_factory=Ends)
-    ends: Ends = field(default_factory=Ends)
+    starts: OffsetBounds = field(default_factory=OffsetBounds)
+    ends: OffsetBounds = field(default_factory=OffsetBounds)
     given: frozenset[str] = frozenset()
 
     @classmethod
@@ -160,7 +160,7 @@ def find_problems(given: Mapping[str, str]) -> list[ConfigProblem]:
     return read.problems
 
 
-def _check_together(read: _Reading) -> tuple[Ends, Ends]:
+def _check_together(read: _Reading) -> tuple[OffsetBounds, OffsetBounds]:
     """Check what is wrong only together; return where the read starts and ends."""
     values = read.values
     starts, end = ends(values, read.topics, values.get("subscribePattern"), read.complain)

@@ -19,7 +19,7 @@ from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.partitioner import Partitioner
 from jobpipe.spark.schema.spark_arrow_schema import as_rows_have_it
-from jobpipe.spark.session.launch_settings import Launch
+from jobpipe.spark.session.launch_settings import LaunchSettings
 
 OF = "format('jobpipe') to write"
 
@@ -83,7 +83,7 @@ class WriterOptions:
 
     @classmethod
     def parse(
-        cls, given: Mapping[str, str], launch: Launch, settings: Mapping[str, str], *, streaming: bool
+        cls, given: Mapping[str, str], launch: LaunchSettings, settings: Mapping[str, str], *, streaming: bool
     ) -> WriterOptions:
         """Parse the options; names are case-insensitive, with or without underscores.
 

@@ -30,8 +30,8 @@ from jobpipe.spark.source.input_partitions import TopicRange, input_partitions
 from jobpipe.spark.source.offset_ranges import ReadRange, pass_over, read_place
 from jobpipe.spark.source.partition_reader import RangePartition, read_range
 from jobpipe.spark.source.stream_ends import StreamEnds
-from jobpipe.spark.source.subscribed_topics import StreamTopics
-from jobpipe.spark.source.trigger_limits import MicroBatchLimits, Share
+from jobpipe.spark.source.subscribed_topics import SubscribedTopics
+from jobpipe.spark.source.trigger_limits import MicroBatchLimits, TopicLimit
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
@@ -49,7 +49,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._topics: StreamTopics | None = None
+        self._topics: SubscribedTopics | None = None
         self._lock = threading.Lock()
         self._prepare_error: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
         self._initial: Offset | None = None  # what initialOffset returned; None until Spark has asked
@@ -199,7 +199,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 planned[topic] = self._plan_one(session, topic, positions[topic], share)
         return dict(positions) if self._limits.holds() else planned
 
-    def _plan_one(self, session: SubscriberSession, topic: str, start: Position, share: Share) -> Position:
+    def _plan_one(self, session: SubscriberSession, topic: str, start: Position, share: TopicLimit) -> Position:
         if self._ends.excludes(topic):
             return start
         end_at, begin = self._ends.of(topic), start
@@ -264,7 +264,9 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.extend(TopicRange(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
         return input_partitions(found, self._options, session.cut)
 
-    def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:
+    def _begin_of_newcomer(
+        self, topics: SubscribedTopics, topic: str, start: Offset, stop: Position
+    ) -> Position | None:
         """Return where a topic begins that is in a micro-batch's end only; None if no row of it is to be read."""
         if start == self._initial and self._newcomers.get(topic) != stop:
             # Batch 0 is replayed after a restart. Its end names `topic`, but this run's initialOffset does not, since
@@ -311,7 +313,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)  # noqa: S101 - Spark returns our own partitions
         return read_range(partition.wanted, self._schema, self._options)
 
-    def _positions(self, topics: StreamTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
+    def _positions(self, topics: SubscribedTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
         """Return the positions in an offset; the coordinator is asked for the end of a slot (``readAhead``)."""
         found: dict[str, Position] = {}
         for topic, value in offset.items():
@@ -321,12 +323,12 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found[topic] = here if slot is None else self._slot_ends[slot]
         return found
 
-    def _open(self) -> StreamTopics:
+    def _open(self) -> SubscribedTopics:
         with self._lock:
             if self._prepare_error is not None:
                 raise self._prepare_error
             if self._topics is None:
-                self._topics = StreamTopics(self._options, self._schema)
+                self._topics = SubscribedTopics(self._options, self._schema)
             return self._topics
 
 

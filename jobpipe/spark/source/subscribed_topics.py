@@ -14,7 +14,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.spark.options.read_options import SourceOptions
-from jobpipe.spark.source.schema_check import STREAM, SchemaJudge
+from jobpipe.spark.source.schema_check import STREAM, SchemaCheck
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
@@ -26,7 +26,7 @@ RETRY_SECONDS = 0.2
 Positions = dict[str, Position]
 
 
-class StreamTopics:
+class SubscribedTopics:
     """The topics of one stream, and the session that follows them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -39,7 +39,7 @@ class StreamTopics:
         began = time.monotonic()
         self._options = options
         self._finder: TopicFinder | None = None
-        self._judge = SchemaJudge(schema, options, STREAM)
+        self._judge = SchemaCheck(schema, options, STREAM)
         name, skip = options.need_name(), not options.fail_on_data_loss
         if options.pattern is None:
             self.session = SubscriberSession.open(options.config, options.topics, name, skip_removed=skip)

@@ -13,7 +13,7 @@ from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.publishing.open_publishers import OpenPublisher, open_publishers
 from jobpipe.spark.termination.await_termination import FlowJob, RunningJob, end_jobs, job_of, wait_for
 from jobpipe.spark.termination.close import topics_of, written_topics
-from jobpipe.spark.termination.job_signals import Signals
+from jobpipe.spark.termination.job_signals import JobSignals
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -65,7 +65,7 @@ def run(
             "jobpipe.run(final=True) needs a classic Spark session: over Spark Connect, end a topic by a last batch, "
             "of no rows if need be: df.write.format('jobpipe').option('final', 'true')"
         )
-    signals = Signals()
+    signals = JobSignals()
     with signals.noted():
         began = time.monotonic()
         deadline = math.inf if timeout is None else began + timeout
@@ -118,7 +118,7 @@ def _close(sinks: Sequence[OpenPublisher], *, final: bool) -> str:
     return "; ".join(failures)
 
 
-def _how(failure: str, signals: Signals, jobs: Sequence[RunningJob], stopped: Sequence[str], *, late: bool) -> str:
+def _how(failure: str, signals: JobSignals, jobs: Sequence[RunningJob], stopped: Sequence[str], *, late: bool) -> str:
     if failure:
         return f"failed: {failure}"
     if late:

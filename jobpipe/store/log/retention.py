@@ -9,8 +9,8 @@ from pathlib import Path
 
 from jobpipe.store.catalog.batches import APPENDERS, Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
-from jobpipe.store.log.host_segments import Hosts
+from jobpipe.store.catalog.log_clock import LogClock
+from jobpipe.store.log.host_segments import HostSegments
 from jobpipe.store.spool.spool_files import remove_files, spool_error, write_id_of
 from jobpipe.store.subscriptions.holds import DROPPED, EXPIRED, Hold, Holds
 from jobpipe.store.subscriptions.leases import Leases
@@ -53,7 +53,7 @@ class Removed:
     expired: tuple[str, ...] = ()
 
 
-class Retirer:
+class RetentionCleaner:
     """Removes batches from the front of one log, and the files that nothing refers to."""
 
     def __init__(
@@ -61,10 +61,10 @@ class Retirer:
         database: Database,
         batches: Batches,
         subscriptions: Subscriptions,
-        hosts: Hosts,
+        hosts: HostSegments,
         leases: Leases,
         holds: Holds,
-        clock: Clock,
+        clock: LogClock,
         segments: Path,
     ) -> None:
         self._db = database

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jobpipe.errors import DataLoss, RemoteProtocolError, shown
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.subscriptions.positions import Subscriptions
 
@@ -48,7 +48,7 @@ class Slot:
 class Slots:
     """The slots of one log. The grant is the subscription's; an older one than its newest is refused."""
 
-    def __init__(self, database: Database, batches: Batches, subscriptions: Subscriptions, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, subscriptions: Subscriptions, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._subscriptions = subscriptions

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from jobpipe.errors import ConfigError, HoldNotFound, NotAuthorized
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Hold:
 class Holds:
     """The holds of one log. They end by the uptime; every change is durable at once."""
 
-    def __init__(self, database: Database, batches: Batches, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._clock = clock

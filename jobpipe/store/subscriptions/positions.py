@@ -15,9 +15,9 @@ from typing import Any
 from jobpipe.errors import ConfigError, Fenced, SpoolError
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.subscriptions.low_watermark import Frontier
+from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
@@ -43,11 +43,11 @@ class _Live:
 class Subscriptions:
     """The subscriptions of a log. Acknowledgements stay in memory until :meth:`flush`; all else is durable at once."""
 
-    def __init__(self, database: Database, batches: Batches, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._clock = clock
-        self._frontier = Frontier()
+        self._frontier = LowWatermark()
         self._live: dict[str, _Live] = {}
         self._spent = 0  # the highest grant of a name that was dropped: its reader may still be connected
         self.reload()
@@ -128,8 +128,8 @@ class Subscriptions:
     def require(self, decide: Callable[[], frozenset[str]], *, only: str | None = None) -> frozenset[str]:
         """Make exactly those required that ``decide`` returns inside the transaction; create missing ones at the tail.
 
-        Which they are is up to :class:`jobpipe.store.subscriptions.required_subscriptions.Required`. ``only``: no other
-        missing one is created.
+        Which they are is up to :class:`jobpipe.store.subscriptions.required_subscriptions.RequiredSubscriptions`.
+        ``only``: no other missing one is created.
         """
         with self._changing():
             names = decide()

@@ -26,7 +26,7 @@ import psutil
 
 from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, start_time
 from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 logger = logging.getLogger("jobpipe_registry.embedded.embedded_server")
@@ -159,7 +159,7 @@ class JavaSupervisor:
         self._java: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
         pid = os.getpid()
-        here = Place.here()
+        here = PidScope.here()
         self._state = EmbeddedState(
             *("starting", token, here.host, pid, start_time(pid), 0, 0.0, 0, time.time()),
             boot=here.boot,

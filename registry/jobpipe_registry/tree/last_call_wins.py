@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class AskedLast(Generic[K]):
+class LastCallWins(Generic[K]):
     """Numbers of calls, by what they are about.
 
     A lock does not keep the order of calls, and a call that is no longer waited for still runs to its end. So a call

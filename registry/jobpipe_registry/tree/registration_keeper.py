@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Nodes
 from jobpipe_registry.registry_errors import RegistryError, TopicOwned, Unavailable
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
-from jobpipe_registry.tree.last_call_wins import AskedLast
-from jobpipe_registry.tree.topic_changes import Changes
+from jobpipe_registry.tree.last_call_wins import LastCallWins
+from jobpipe_registry.tree.topic_changes import TopicChanges
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,16 @@ _SETTLE_SECONDS = 0.2  # one look for many notices; and who deletes a tree may c
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
-class Keeper:
+class RegistrationKeeper:
     """Makes all changes of a handler, one at a time, and repeats them where needed. Owns one thread until ``stop``."""
 
     def __init__(
-        self, nodes: Nodes, paths: Paths, changes: Changes, options: Options, on_lost: Callable[[str], None]
+        self,
+        nodes: Nodes,
+        paths: Paths,
+        changes: TopicChanges,
+        options: RegistryOptions,
+        on_lost: Callable[[str], None],
     ) -> None:
         self._nodes = nodes
         self._paths = paths
@@ -46,7 +51,7 @@ class Keeper:
         self._claims: dict[str, OwnerRecord] = {}
         self._topics: set[str] = set()
         self._debris: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
-        self._asked: AskedLast[str] = AskedLast()  # by path: its node is to be there, or gone
+        self._asked: LastCallWins[str] = LastCallWins()  # by path: its node is to be there, or gone
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="registry-keeper", daemon=True)
@@ -66,7 +71,7 @@ class Keeper:
             self._thread.join(timeout)
 
     @contextmanager
-    def changing(self, timeout: float | None = None) -> Iterator[Changes]:
+    def changing(self, timeout: float | None = None) -> Iterator[TopicChanges]:
         """Hold the right to change. Raises Unavailable if another change does not end."""
         if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0 if timeout is None else timeout):
             raise Unavailable(self._options.connect, "another change by this handler still waits for an answer")

@@ -26,10 +26,10 @@ from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.registry_jobs import JobRecords, Jobs, LeaseLost, StateCallback
-from jobpipe_registry.start_options import Options
-from jobpipe_registry.tree.last_call_wins import AskedLast
+from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.tree.last_call_wins import LastCallWins
 from jobpipe_registry.tree.topic_changes import attempts
-from jobpipe_registry.tree.tree_reader import Reader
+from jobpipe_registry.tree.tree_reader import TreeReader
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,12 @@ class TreeJobs(Jobs):
     """What one handler reads and writes. From its first lease until :meth:`stop`, a thread keeps its leases."""
 
     def __init__(
-        self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobRecords]], None]
+        self,
+        nodes: Nodes,
+        paths: Paths,
+        reader: TreeReader,
+        options: RegistryOptions,
+        add: Callable[[TreeWatch[JobRecords]], None],
     ) -> None:
         self._nodes = nodes
         self._paths = paths
@@ -82,7 +87,7 @@ class TreeJobs(Jobs):
         self._held: dict[_Key, _Held] = {}
         # leases that are no longer wanted, whose nodes may still be there; with the end record to write then
         self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}
-        self._asked: AskedLast[_Key] = AskedLast()  # by job: the last call of take_lease or release_lease decides
+        self._asked: LastCallWins[_Key] = LastCallWins()  # by job: the last call of take_lease or release_lease decides
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
