@@ -83,7 +83,7 @@ class Coordinator:
         self._registration = TopicRegistration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
-        self._lasting = BackgroundTasks()
+        self._background = BackgroundTasks()
         self._higher: dict[str, EpochCheck] = {}
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
@@ -129,7 +129,7 @@ class Coordinator:
         if self.finished.is_set():
             raise LinkEnded("this coordinator is ending", instance=self.instance)
         caller = _Caller()
-        opening = self._lasting.start(self._open(topic, asked, caller))
+        opening = self._background.start(self._open(topic, asked, caller))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -191,9 +191,9 @@ class Coordinator:
         served.publishing = served.publishing and not caller.gone
         self.topics[topic] = served
         self._had_topic = True
-        self._lasting.start(self.host_servers.tidy(served))
+        self._background.start(self.host_servers.tidy(served))
         if data_starts != self._data_starts:  # it may have been registered with the endpoint of a dead process
-            self._lasting.start(self._register_again(served))
+            self._background.start(self._register_again(served))
         if topic in self._lost:  # said while it was not in the table yet
             self._spawn_lost(topic)
         return served
@@ -247,7 +247,7 @@ class Coordinator:
 
     async def take_back(self, topic: ServedTopic, query_id: str, batch_id: int) -> None:
         """Undo the seal of the newest batch under a higher epoch, so that the two can be told apart."""
-        await self._lasting.run(self._take_back(topic, query_id, batch_id))
+        await self._background.run(self._take_back(topic, query_id, batch_id))
 
     async def _take_back(self, topic: ServedTopic, query_id: str, batch_id: int) -> None:
         async with topic.renewing:
@@ -263,7 +263,7 @@ class Coordinator:
 
     async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
         """The publisher is done; with ``final`` seal an end mark. What is sealed is still served."""
-        await self._lasting.run(self._close_publisher(topic, final=final))
+        await self._background.run(self._close_publisher(topic, final=final))
 
     async def _close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
         if final and topic.publishing:
@@ -284,7 +284,7 @@ class Coordinator:
         higher = self._higher.get(topic.topic)
         if higher is None or higher.topic is not topic:
             registered = partial(self._registration.highest_epoch, topic.topic)
-            higher = self._higher[topic.topic] = EpochCheck(topic, registered, self._lasting)
+            higher = self._higher[topic.topic] = EpochCheck(topic, registered, self._background)
         exists = await higher.exists()
         if exists:
             log.warning("topic %s: fenced, a higher epoch than %d exists", topic.topic, topic.epoch)
@@ -300,7 +300,7 @@ class Coordinator:
                 return  # done
             del self.topics[name]
             self._higher.pop(name, None)
-            drop = self._drops[name] = self._lasting.start(self._dropped(topic, withdraw=withdraw))
+            drop = self._drops[name] = self._background.start(self._dropped(topic, withdraw=withdraw))
             drop.add_done_callback(lambda _: self._drops.pop(name, None))
         await asyncio.shield(drop)
 
@@ -320,7 +320,7 @@ class Coordinator:
             self._lost.add(name)
             return
         log.warning("topic %s: another publisher claimed it while our registry session was away", name)
-        self._lasting.start(self._drop(topic))
+        self._background.start(self._drop(topic))
 
     async def _mend_data(self) -> None:
         """The data process died: start it again and tell the registry; readers find it there. Else end ourselves."""
@@ -361,20 +361,20 @@ class Coordinator:
             retain = count % RETAIN_EVERY == 0
             if not self._data.alive and not self._mending:
                 self._mending = True
-                self._lasting.start(self._mend_data())
+                self._background.start(self._mend_data())
             if retain and await self._is_over() and not self.opening:
                 self.finished.set()
                 return
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick
                 self._start_tick(topic, retain=retain)
             if self.host_servers.is_due(list(self.topics.values())):
-                self._lasting.start(self.host_servers.look_and_tidy(list(self.topics.values())))
+                self._background.start(self.host_servers.refresh_and_tidy(list(self.topics.values())))
 
     def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
         """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""
         if topic in self._ticks:
             return  # its disk is slow; the next tick counts the time
-        tick = self._ticks[topic] = self._lasting.start(self._tick(topic, retain=retain))
+        tick = self._ticks[topic] = self._background.start(self._tick(topic, retain=retain))
         tick.add_done_callback(lambda _: self._ticks.pop(topic, None))
 
     async def _tick(self, topic: ServedTopic, *, retain: bool) -> None:
@@ -419,7 +419,7 @@ class Coordinator:
         self.finished.set()  # nothing is opened any more
         if self._drops:
             await asyncio.wait(self._drops.values(), timeout=CLOSE_SECONDS)
-        await self._lasting.end()
+        await self._background.end()
         await asyncio.gather(*(self._drop(topic, withdraw=False) for topic in list(self.topics.values())))
         await self.host_servers.close()
         await asyncio.to_thread(self._handler.shutdown)

@@ -74,7 +74,7 @@ class ParentWatch:
         begun = max(topic.progress_at, self._dead_since or 0.0)
         return max(0.0, begun + self._linger - time.monotonic())
 
-    def presence(self, topic: ServedTopic, *, lagging: bool) -> PublisherLiveness:
+    def liveness(self, topic: ServedTopic, *, lagging: bool) -> PublisherLiveness:
         """Return what is known of a topic's publisher; ``lagging``: a subscription has not read everything."""
         dead = self.is_dead()
         if (topic.publishing or topic.asked.serve) and not dead:

@@ -151,7 +151,7 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
         plan = EpochRepair(
             topic=topic,
             registered=registered,
-            data=None if data is None else _shown(data),
+            data=None if data is None else _short_text(data),
             catalog=None if found is None else found.path,
             epoch=known,
             owner=_claimant(owner, claimed),
@@ -226,6 +226,6 @@ def _parsed(data: bytes | None) -> int | None:
         return None
 
 
-def _shown(data: bytes) -> str:
+def _short_text(data: bytes) -> str:
     text = data[:SHOWN_BYTES].decode("ascii", "backslashreplace")
     return repr(text)[1:-1] + ("…" if len(data) > SHOWN_BYTES else "")

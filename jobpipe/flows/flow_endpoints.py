@@ -15,7 +15,7 @@ from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
-from jobpipe.flows.flow_schema import learned
+from jobpipe.flows.flow_schema import input_schema
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.flow_task import TaskOrder
 from jobpipe.flows.part_committer import PART_BYTES, PublishedTopic
@@ -130,7 +130,7 @@ class FlowEndpoints:
                 following = self._published_schema(plan.schema_id)
         except DataLoss as error:  # told by the first task, or skipped there
             log.debug("flow %s: %s", self._options.name, error)
-        return learned(newest, following, self._options.schema_evolution)
+        return input_schema(newest, following, self._options.schema_evolution)
 
     def _published_schema(self, number: int | None) -> pa.Schema | None:
         asked = SchemaRequest(id=number)

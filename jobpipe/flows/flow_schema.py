@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 EVOLUTIONS = ("compatible", "strict")
 
 
-def learned(newest: pa.Schema, following: pa.Schema | None, evolution: str) -> pa.Schema:
+def input_schema(newest: pa.Schema, following: pa.Schema | None, evolution: str) -> pa.Schema:
     """Return the schema that a flow asks for.
 
     Args:
@@ -66,7 +66,7 @@ class SchemaAdapter:
         """
         batch, n = fetched.batch, fetched.header.n
         if self._asked is None:
-            self._asked = learned(self._newest() or batch.schema, batch.schema, self._evolution)
+            self._asked = input_schema(self._newest() or batch.schema, batch.schema, self._evolution)
         asked = self._asked
         if self._accepted is None or not batch.schema.equals(self._accepted):
             lines = misfits(batch.schema, asked, self._evolution)
@@ -79,12 +79,12 @@ class SchemaAdapter:
                     offset=n,
                     columns=lines,
                 )
-            self._tell_left_out(left_out(batch.schema, asked), n)
+            self._warn_left_out(left_out(batch.schema, asked), n)
             self._accepted = batch.schema
         where = f"topic {self._topic!r}, offset {n}, partition {fetched.header.partition}"
         return cast_batch(batch, asked, where, evolve=True)
 
-    def _tell_left_out(self, columns: list[str], n: int) -> None:
+    def _warn_left_out(self, columns: list[str], n: int) -> None:
         known = self._left_out
         added = [] if known is None else [column for column in columns if column not in known]
         self._left_out = {*(known or ()), *columns}

@@ -58,10 +58,10 @@ class BatchAdmission:
 
     channel: CoordinatorChannel
 
-    def __init__(self, topic: str, config: Config, newcomers: FirstPublishCheck, *, stopped: str) -> None:
+    def __init__(self, topic: str, config: Config, first_publish: FirstPublishCheck, *, stopped: str) -> None:
         self._topic = topic
         self._config = config
-        self._newcomers = newcomers
+        self._first_publish = first_publish
         self._stopped = stopped  # where a wait ends early
         self._admission: _NextBatch | None = None  # of the next batch, by the seal of the last one
         self.write_id = ""
@@ -84,7 +84,7 @@ class BatchAdmission:
         self.channel.epoch = reply.epoch
         if reply.last is not None and key.batch_id <= reply.last.batch_id:
             return self._replayed(key, reply.last)
-        self._newcomers.judge(key.query_id, reply.newest)
+        self._first_publish.judge(key.query_id, reply.newest)
         return None
 
     def begin(self, key: BatchKey) -> Position | None:
@@ -103,7 +103,7 @@ class BatchAdmission:
             last = reply.last
             if last is not None and key.batch_id <= last.batch_id:
                 return self._replayed(key, last)
-            self._newcomers.judge(key.query_id, reply.newest)
+            self._first_publish.judge(key.query_id, reply.newest)
             if reply.admitted is not None:
                 self._write(reply.admitted)
                 return None

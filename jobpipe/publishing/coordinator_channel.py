@@ -128,10 +128,10 @@ class CoordinatorChannel:
         hello = Hello(
             topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex, proof=coordinator.secret
         )
-        portal = EventLoopThread.get()
+        loop_thread = EventLoopThread.get()
         try:
             dialling = partial(dial, self.config, coordinator.endpoint, hello)
-            link = portal.run(dialling, 15.0, self.active, doing=f"{self}: dialling {coordinator.endpoint}")
+            link = loop_thread.run(dialling, 15.0, self.active, doing=f"{self}: dialling {coordinator.endpoint}")
         except PeerNotTrusted as error:  # it shows the certificate that we gave it
             raise PeerNotTrusted(
                 f"{self}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
@@ -143,7 +143,7 @@ class CoordinatorChannel:
             ) from error
         try:
             if self.coordinator is None or self.coordinator.instance != coordinator.instance:
-                opened = portal.run(
+                opened = loop_thread.run(
                     partial(ask, link, self._order(), timeout=OPEN_SECONDS, job=coordinator.secret),
                     OPEN_SECONDS + 5.0,
                     self.active,
@@ -203,12 +203,12 @@ class CoordinatorChannel:
         with self._lock:
             if self._closed:
                 raise LinkClosed(f"{self}: this publisher is closed", topic=self.topic)
-            portal = EventLoopThread.get()
+            loop_thread = EventLoopThread.get()
             for attempt in itertools.count(1):
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
                 try:
                     asking = partial(ask, link, request, timeout=CALL_SECONDS, job=self._secret())
-                    return portal.run(asking, CALL_SECONDS + 5.0, self.active, doing=f"{self}: asking {link.peer}")
+                    return loop_thread.run(asking, CALL_SECONDS + 5.0, self.active, doing=f"{self}: asking {link.peer}")
                 except RETRYABLE as error:
                     if attempt == CALL_TRIES:
                         raise

@@ -59,7 +59,7 @@ class HostedLog:
     fsync: bool
 
 
-def find_nearby(
+def find_local_host_server(
     log: HostedLog, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
 ) -> LocalHostServer | None:
     """Return this host's server, ready to take files of a log; None where there is none that works.

@@ -22,7 +22,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from jobpipe.subscribing.fetching.link_pool import pooled
-from jobpipe.subscribing.fetching.part_fetch import look_up
+from jobpipe.subscribing.fetching.part_fetch import refresh_location
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,6 @@ def _renew(held: HeldLease, config: Config) -> HeldLease:
             ask_blocking(link, held.request(), timeout=CALL_SECONDS)
     except JobpipeError as error:
         log.warning("topic %s: lease %s cannot be renewed now: %s", held.topic, held.name, error)
-        found = look_up(config, held.topic, None, Deadline(CALL_SECONDS))
+        found = refresh_location(config, held.topic, None, Deadline(CALL_SECONDS))
         return held if found is None else replace(held, control=str(found.control))
     return held

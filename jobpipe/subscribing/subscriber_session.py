@@ -145,7 +145,7 @@ class SubscriberSession:
             self.losses[topic] = self.losses.get(topic, 0) + 1
         return reply.position
 
-    def standing(self, topic: str) -> str | None:
+    def position_state(self, topic: str) -> str | None:
         """Return whether our name has a position in ``topic``, and which kind; does not wait for a link.
 
         Returns:

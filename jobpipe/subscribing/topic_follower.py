@@ -112,7 +112,7 @@ class TopicFollower:
         self._location: Location | None = None
         self._epoch_seen = 0
         self._log_seen = ""
-        self._portal = EventLoopThread.get()
+        self._loop_thread = EventLoopThread.get()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -155,7 +155,7 @@ class TopicFollower:
             self._dialler.begin()
             self._task = asyncio.create_task(self._follow(), name=f"follow-{self.topic}")
 
-        self._portal.run(begin, 5.0, doing=f"topic {self.topic!r}: beginning to follow it")
+        self._loop_thread.run(begin, 5.0, doing=f"topic {self.topic!r}: beginning to follow it")
 
     def close(self) -> None:
         """End the link; the subscription stays. What cannot be ended in some seconds ends with the process.
@@ -171,7 +171,7 @@ class TopicFollower:
                 await self._link.close("subscriber closed")
 
         try:
-            self._portal.run(end, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing its link")
+            self._loop_thread.run(end, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing its link")
         except JobpipeError as error:
             log.warning("%s", error)
         finally:
@@ -294,15 +294,17 @@ class TopicFollower:
 
     def _ask(self, link: Link, request: RequestFor[R], timeout: float) -> R:
         asking = partial(ask, link, request, timeout=timeout)
-        return self._portal.run(asking, timeout + 5.0, doing=f"topic {self.topic!r}: asking {link.peer}")
+        return self._loop_thread.run(asking, timeout + 5.0, doing=f"topic {self.topic!r}: asking {link.peer}")
 
     def _hang_up(self, link: Link) -> None:
         """Close a link that may still be alive but no longer answers for the topic."""
         with contextlib.suppress(JobpipeError):
             closing = partial(link.close, "no answer")
-            self._portal.run(closing, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing the link to {link.peer}")
+            self._loop_thread.run(
+                closing, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing the link to {link.peer}"
+            )
 
-    # -- in the portal's loop ------------------------------------------------------------------------------------------
+    # -- in the event loop ---------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0

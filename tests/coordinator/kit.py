@@ -76,7 +76,7 @@ class World:
             endpoint=Endpoint("127.0.0.1", 2),
             alive=True,
             tell=lambda *_: None,
-            tell_hosts=lambda *_: None,
+            announce_hosts=lambda *_: None,
         )
         host = Coordinator(
             self.config(**changes),

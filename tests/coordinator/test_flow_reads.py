@@ -16,7 +16,7 @@ from jobpipe.coordinator.handlers.flow_handlers import QUIET_SECONDS, _Waiting
 from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
 from jobpipe.coordinator.topic.flow_reads import GROUP
 from jobpipe.coordinator.topic.log_thread import LogThread
-from jobpipe.coordinator.topic.topic_state import WakeUp, either
+from jobpipe.coordinator.topic.topic_state import WakeUp, wait_for_any
 from jobpipe.errors import (
     ConfigError,
     DataLoss,
@@ -231,7 +231,7 @@ def test_a_batch_that_is_sealed_again_wakes_a_task(world: World) -> None:
         task = asyncio.create_task(waiting.news(moved=False, at_change=False))
         await waits(task)
         topic.head = replace(head, epoch=head.epoch + 1)
-        topic.news.ring()
+        topic.news.notify_all()
         assert await answered(task)
 
     scenario(Source, world, work)
@@ -240,9 +240,9 @@ def test_a_batch_that_is_sealed_again_wakes_a_task(world: World) -> None:
 def test_a_ring_is_heard_from_the_moment_of_the_call() -> None:
     async def work() -> None:
         first, second = WakeUp(), WakeUp()
-        asyncio.get_running_loop().call_soon(second.ring)
+        asyncio.get_running_loop().call_soon(second.notify_all)
         async with asyncio.timeout(5.0):
-            await either((first, second), 20.0)
+            await wait_for_any((first, second), 20.0)
 
     run(work())
 
@@ -356,7 +356,7 @@ def test_halt_ends_waits(world: World) -> None:
 
 def test_a_task_of_an_older_grant_is_refused(world: World) -> None:
     async def work(source: Source) -> None:
-        source.topic.subscribers._holders["alerts"].link = None
+        source.topic.subscribers._session_owners["alerts"].link = None
         before = source.grant
         task = source.follow((0, source.place(0)))
         await waits(task)
@@ -430,7 +430,7 @@ def test_what_a_reader_may_make_in_its_source_is_bounded(world: World) -> None:
             return len((await source.ask(asked, "subscriber")).cursors)
 
         async def drop(flow: str) -> None:
-            topic.subscribers._holders[flow].link = None
+            topic.subscribers._session_owners[flow].link = None
             await topic.subscribers.drop(flow, dry_run=False)
 
         with pytest.raises(RemoteProtocolError, match="which is nowhere"):

@@ -246,14 +246,14 @@ def test_a_task_waits_until_there_is_room(world: World, monkeypatch: pytest.Monk
         mine = admitted(prepared)
         asked = RoomRequest(mine, write_ticket(JOB, "orders", mine))
         assert (await asking.ask(asked, job="")).full == prepared.full
-        bell, subscribers = asking.topic.acked, asking.topic.subscribers
-        wait = bell.wait
+        wake_up, subscribers = asking.topic.acked, asking.topic.subscribers
+        wait = wake_up.wait
 
         async def noted(timeout: float) -> bool:
             waits.set()
             return await wait(timeout)
 
-        monkeypatch.setattr(bell, "wait", noted)
+        monkeypatch.setattr(wake_up, "wait", noted)
         waiting = asyncio.create_task(asking.ask(replace(asked, wait=15.0), job=""))
         await waits.wait()
         await subscribers.require("billing", required=False, dry_run=False)

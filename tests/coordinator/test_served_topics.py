@@ -350,7 +350,7 @@ def test_a_host_server_that_hangs_holds_up_its_topic_alone(world: World, monkeyp
         ]
         await hanging.wait()
         await tidied.wait()
-        await asyncio.wait_for(hosts.look_and_tidy(topics), 5)
+        await asyncio.wait_for(hosts.refresh_and_tidy(topics), 5)
         await host.close()
 
     run(work())
@@ -383,9 +383,9 @@ def test_host_servers_are_shown_that_a_log_is_in_use(world: World, monkeypatch: 
         for publishing, expected in ((True, ["files", "forget_logs"]), (False, ["files"])):
             topic.publishing = publishing
             hosts._swept_at.clear()
-            await hosts.look_and_tidy([topic])
+            await hosts.refresh_and_tidy([topic])
             assert asked == expected
-            await hosts.look_and_tidy([topic])
+            await hosts.refresh_and_tidy([topic])
             assert asked == expected, "not again so soon"
             asked.clear()
         await host.close()

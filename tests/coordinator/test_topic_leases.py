@@ -40,7 +40,7 @@ class Topic:
                 hold=self._lease, release=lambda key: self.held.pop(key, None), shorten=self.held.__setitem__
             )
         )
-        self.acked = SimpleNamespace(ring=lambda: None)
+        self.acked = SimpleNamespace(notify_all=lambda: None)
 
     def _lease(self, key: str, first: int, last: int, seconds: float) -> None:
         if self.fail is not None:
@@ -138,7 +138,7 @@ async def test_the_end_of_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
         await leases.take(first, asked(key))
     leases.disconnected(first)
     await leases.take(link("a"), asked("two"))
-    leases.tell_store()
+    leases.write_to_store()
     assert topic.held[name("one")] <= 0.0
     assert topic.held[name("two")] == 600.0
     leases.expire()

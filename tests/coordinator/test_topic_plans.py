@@ -258,7 +258,7 @@ def test_news_of_other_things_wake_nobody(world: World) -> None:
         await topic.waiting(1)
         group = next(iter(topic.topic.subscribers.plans._groups.values()))
         topic.topic.mark_ack_wait(["b"])
-        await until(lambda: group.rings == topic.topic.news.rings)
+        await until(lambda: group.notifications == topic.topic.news.notifications)
         await topic.waiting(1)
         assert not task.done()
         task.cancel()
@@ -382,7 +382,7 @@ def test_identities_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) ->
     async def scenario() -> None:
         topic = await Topic.open(world, "a", "b", "c")
         for name, whose in (("a", "much"), ("b", "b"), ("c", "c")):
-            topic.topic.subscribers._holders[name].identity = whose
+            topic.topic.subscribers._session_owners[name].identity = whose
         done: list[str] = []
         tasks = []
         for number in range(4):

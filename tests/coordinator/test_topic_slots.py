@@ -79,7 +79,7 @@ def test_the_coordinator_ends_then_the_query(world: World) -> None:
         host, topic = await opened(world, "two")
         await taken(topic, "first", link())
         await seal(topic, 0)
-        topic.subscribers._holders["billing"].link = None
+        topic.subscribers._session_owners["billing"].link = None
         grant = await taken(topic, "second", link())
         assert await planned(topic, grant, start, SLOTS[0], SLOTS[1]) == topic.store.batches.at(0)
         await host.close()
@@ -93,7 +93,7 @@ def test_what_a_new_query_finds_is_settled_before_the_coordinator_ends(world: Wo
     async def work() -> None:
         host, topic = await opened(world)
         start = await planned(topic, await taken(topic, "first", link()), topic.head, None, SLOTS[0])
-        topic.subscribers._holders["billing"].link = None
+        topic.subscribers._session_owners["billing"].link = None
         await taken(topic, "second", link())
         await seal(topic, 0)
         await host.close()

@@ -19,13 +19,13 @@ LINE: dict[str, Any] = {"name": "billing", "holder": None, "silent": 7.0}
 
 def held(link: Any) -> TopicSubscribers:
     made = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders")))
-    made._holders["billing"] = SessionOwner("instance", 1, link, WHERE, reconnects=2)
+    made._session_owners["billing"] = SessionOwner("instance", 1, link, WHERE, reconnects=2)
     return made
 
 
 def test_a_link_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made = held(SimpleNamespace(silence=0.25))
-    now = made._holders["billing"].since + 2.5
+    now = made._session_owners["billing"].since + 2.5
     monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic=lambda: now))
     state = made.state(LINE)
     assert (state["state"], state["reconnects"], state["last_seen"], state["where"]) == ("connected", 2, 0.25, WHERE)

@@ -121,7 +121,7 @@ def publish(at: int, mode: str) -> int:
         stage = Stage(world)
         wire = _Wire(stage, at, mode)
         _Channel.wire = wire
-        with replaced(topic_publisher, "Channel", _Channel):
+        with replaced(topic_publisher, "CoordinatorChannel", _Channel):
             done, run = 0, 0
             while done < BATCHES:
                 run += 1

@@ -126,7 +126,7 @@ class _Hosts:
         for topic in topics:
             host_folder(self._config, topic.topic).mkdir(parents=True, exist_ok=True)
 
-    async def look_and_tidy(self, topics: list[Any]) -> None:
+    async def refresh_and_tidy(self, topics: list[Any]) -> None:
         await self.look(topics)
         for topic in topics:
             await self.tidy(topic)

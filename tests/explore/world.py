@@ -171,7 +171,7 @@ class _Data:
     def tell(self, *what: Any) -> None:
         pass
 
-    def tell_hosts(self, hosts: dict[str, str | None]) -> None:
+    def announce_hosts(self, hosts: dict[str, str | None]) -> None:
         pass
 
     def end(self) -> None:

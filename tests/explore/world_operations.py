@@ -370,7 +370,7 @@ async def _take_back_and_hand_over(stage: Stage) -> Any:
 
 async def _mend_data(stage: Stage) -> Any:
     """The data process has died, and is started again."""
-    await stage.a.host._lasting.run(stage.a.host._mend_data())
+    await stage.a.host._background.run(stage.a.host._mend_data())
 
 
 async def _mend_data_and_hand_over(stage: Stage) -> Any:

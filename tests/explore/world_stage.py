@@ -245,7 +245,7 @@ class Stage:
         if topic.leases._budgets.held("", "leases") != len(counted):
             wrong.append(f"{len(counted)} leases, {topic.leases._budgets.held('', 'leases')} in the budget")
         known = {one.name: one for one in store.subscriptions.all()}
-        for name, holder in topic.subscribers._holders.items():
+        for name, holder in topic.subscribers._session_owners.items():
             if name in known and holder.grant != known[name].grant:
                 wrong.append(f"subscription {name}: grant {holder.grant} in memory, {known[name].grant} on disk")
         return wrong

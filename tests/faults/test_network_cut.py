@@ -162,7 +162,7 @@ def test_fetch(bus: Bus, way: Direction, monkeypatch: pytest.MonkeyPatch) -> Non
     config, end = bus.config(), batch.position
     data = locate(config, rows.topic, PATIENCE).data
     with FaultProxy(str(data)) as proxy:
-        monkeypatch.setattr(fetching, "look_up", lambda *_: None)  # go on where it was
+        monkeypatch.setattr(fetching, "refresh_location", lambda *_: None)  # go on where it was
         wanted = fetching.FetchRange(rows.topic, Position(end.log, 0, 0), end, 0, proxy.endpoint)
 
         def exchange() -> None:

@@ -208,16 +208,16 @@ def test_an_upload_arrives(mode: Mode) -> None:
             transport = echo.link._transport
             assert transport is not None
             await until(lambda: not transport.is_reading())  # the handler is slow: the server stops reading
-            assert echo.link._inboxes.waiting < 3 * 1024 * 1024
+            assert echo.link._upload_buffers.waiting < 3 * 1024 * 1024
             echo.gate.set()
             assert (await upload).result == {"size": len(data), "crc": zlib.crc32(data)}
-            assert echo.link._inboxes.waiting == 0
+            assert echo.link._upload_buffers.waiting == 0
             with pytest.raises(DataLoss):
                 await link.call("put", {"refuse": True}, timeout=5, upload=data)
             await link.call("put", {"part": True}, timeout=5, upload=data)
             # what a handler leaves unread was thrown away
             assert (await link.call("put", timeout=5, upload=data)).result["crc"] == zlib.crc32(data)
-            assert echo.link._inboxes.waiting == 0
+            assert echo.link._upload_buffers.waiting == 0
 
     run(main())
 
@@ -229,7 +229,7 @@ def test_an_upload_cut_short_ends_the_handler() -> None:
         mode = Mode(None)
         async with serving(mode) as (_, endpoint, echo):
             sock = await greeted(endpoint, Request(1, "put", upload=100))
-            await until(lambda: echo.link is not None and echo.link._inboxes._open)
+            await until(lambda: echo.link is not None and echo.link._upload_buffers._open)
             sock.close()
             await asyncio.wait_for(echo.left.wait(), 5)
             assert isinstance(echo.why, LinkBroken)

@@ -16,19 +16,19 @@ from jobpipe.net.links.event_loop_thread import EventLoopThread
 
 
 @pytest.fixture
-def portal() -> Iterator[EventLoopThread]:
+def loop_thread() -> Iterator[EventLoopThread]:
     """One of its own."""
-    portal = EventLoopThread()
-    yield portal
-    portal.close()
-    assert not portal.alive
+    loop_thread = EventLoopThread()
+    yield loop_thread
+    loop_thread.close()
+    assert not loop_thread.alive
 
 
 async def value() -> int:
     return 7
 
 
-def test_a_result_and_an_error_come_back(portal: EventLoopThread) -> None:
+def test_a_result_and_an_error_come_back(loop_thread: EventLoopThread) -> None:
     """As they are."""
 
     async def fail() -> None:
@@ -37,27 +37,27 @@ def test_a_result_and_an_error_come_back(portal: EventLoopThread) -> None:
     async def late() -> None:
         raise TimeoutError("its own")
 
-    assert portal.run(value, 5, doing="wait") == 7
-    assert portal.run(value, None, doing="wait") == 7
+    assert loop_thread.run(value, 5, doing="wait") == 7
+    assert loop_thread.run(value, None, doing="wait") == 7
     with pytest.raises(DataLoss) as caught:
-        portal.run(fail, 5, doing="wait")
+        loop_thread.run(fail, 5, doing="wait")
     assert caught.value.fields == {"n": 1}
     with pytest.raises(TimeoutError, match="its own"):
-        portal.run(late, 5, doing="wait")
+        loop_thread.run(late, 5, doing="wait")
 
 
-def test_a_coroutine_that_cannot_be_made(portal: EventLoopThread) -> None:
+def test_a_coroutine_that_cannot_be_made(loop_thread: EventLoopThread) -> None:
     """Its maker's error is the caller's."""
 
     def broken() -> Coroutine[Any, Any, int]:
         raise DataLoss("none")
 
     with pytest.raises(DataLoss):
-        portal.run(broken, 5, doing="wait")
-    assert portal.run(value, 5, doing="wait") == 7
+        loop_thread.run(broken, 5, doing="wait")
+    assert loop_thread.run(value, 5, doing="wait") == 7
 
 
-def test_what_takes_too_long_is_cancelled(portal: EventLoopThread) -> None:
+def test_what_takes_too_long_is_cancelled(loop_thread: EventLoopThread) -> None:
     """The caller gets an error of ours, and nothing runs on."""
     cancelled = threading.Event()
 
@@ -68,20 +68,20 @@ def test_what_takes_too_long_is_cancelled(portal: EventLoopThread) -> None:
             cancelled.set()
 
     with pytest.raises(WaitTimeout, match=r"^asking one: not done within 0\.05 s$") as caught:
-        portal.run(wait, 0.05, doing="asking one")
+        loop_thread.run(wait, 0.05, doing="asking one")
     assert caught.value.fields == {"seconds": 0.05}
     assert cancelled.wait(5)
-    assert portal.run(value, 5, doing="wait") == 7
+    assert loop_thread.run(value, 5, doing="wait") == 7
 
 
-def test_the_portals_own_thread_is_refused(portal: EventLoopThread) -> None:
+def test_the_portals_own_thread_is_refused(loop_thread: EventLoopThread) -> None:
     """It would wait for itself."""
 
     async def nested() -> None:
-        portal.run(value, 1, doing="wait")
+        loop_thread.run(value, 1, doing="wait")
 
     with pytest.raises(LocalProtocolError):
-        portal.run(nested, 5, doing="wait")
+        loop_thread.run(nested, 5, doing="wait")
 
 
 def test_one_for_each_process() -> None:
@@ -95,7 +95,7 @@ def test_one_for_each_process() -> None:
     second.close()
 
 
-def test_close_fails_those_who_wait(portal: EventLoopThread) -> None:
+def test_close_fails_those_who_wait(loop_thread: EventLoopThread) -> None:
     """They do not hang; later callers are refused."""
     started = threading.Event()
     got: list[BaseException] = []
@@ -106,35 +106,35 @@ def test_close_fails_those_who_wait(portal: EventLoopThread) -> None:
 
     def call() -> None:
         try:
-            portal.run(wait, None, doing="wait")
+            loop_thread.run(wait, None, doing="wait")
         except LinkClosed as error:
             got.append(error)
 
     thread = threading.Thread(target=call)
     thread.start()
     assert started.wait(5)
-    portal.close()
+    loop_thread.close()
     thread.join(5)
     assert len(got) == 1
     with pytest.raises(LinkClosed):
-        portal.run(value, 1, doing="wait")
-    portal.close()
+        loop_thread.run(value, 1, doing="wait")
+    loop_thread.close()
 
 
 @pytest.mark.processes
 def test_a_fork_gets_its_own() -> None:
     """Spark forks its workers."""
-    portal = EventLoopThread.get()
-    assert portal.run(value, 5, doing="wait") == 7
+    loop_thread = EventLoopThread.get()
+    assert loop_thread.run(value, 5, doing="wait") == 7
 
     def child() -> None:
         mine = EventLoopThread.get()
         refused = False
         try:
-            portal.run(value, 1, doing="wait")
+            loop_thread.run(value, 1, doing="wait")
         except ForkedProcess:
             refused = True
-        fine = refused and mine is not portal and mine.run(value, 5, doing="wait") == 7
+        fine = refused and mine is not loop_thread and mine.run(value, 5, doing="wait") == 7
         mine.close()
         os._exit(0 if fine else 1)
 
@@ -143,5 +143,5 @@ def test_a_fork_gets_its_own() -> None:
     process.join(20)
     assert process.exitcode == 0
     process.close()
-    assert portal.run(value, 5, doing="wait") == 7
-    portal.close()
+    assert loop_thread.run(value, 5, doing="wait") == 7
+    loop_thread.close()

@@ -225,7 +225,7 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
     checkpoint, gate, second = tmp_path / "checkpoint", threading.Event(), threading.Event()
     begun: list[int] = []
     looked: list[str] = []
-    real = query_stop._look
+    real = query_stop._current_phase
 
     def gated(df: DataFrame, batch_id: int) -> None:
         begun.append(batch_id)

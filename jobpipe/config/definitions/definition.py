@@ -157,7 +157,7 @@ class ConfigProblem:
         return f"{self.source}: {self.key}{value}{fault}"
 
 
-def shown(raw: object, about: Key | None = None) -> str:
+def masked_repr(raw: object, about: Key | None = None) -> str:
     """Return a wrong value for a message: short, on one line, hidden if the key is secret."""
     if about is not None and about.secret:
         return HIDDEN
@@ -166,14 +166,14 @@ def shown(raw: object, about: Key | None = None) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def shown_by_name(name: str, raw: object) -> str:
-    """Return :func:`shown`; the value of what sounds like a secret is hidden."""
-    return HIDDEN if _SECRET.search(name) else shown(raw)
+def masked_repr_by_name(name: str, raw: object) -> str:
+    """Return :func:`masked_repr`; the value of what sounds like a secret is hidden."""
+    return HIDDEN if _SECRET.search(name) else masked_repr(raw)
 
 
 def unknown(source: str, name: str, raw: object, expected: str) -> ConfigProblem:
     """Return the problem of a name that is none of ours; the value of what sounds like a secret is hidden."""
-    return ConfigProblem(source, name, shown_by_name(name, raw), expected, unknown=True)
+    return ConfigProblem(source, name, masked_repr_by_name(name, raw), expected, unknown=True)
 
 
 def config_error(problems: Iterable[ConfigProblem], *, of: str = "configuration", what: str = "problem") -> ConfigError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config.definitions.config_model import KEYS
-from jobpipe.config.definitions.definition import ConfigProblem, Option, shown
+from jobpipe.config.definitions.definition import ConfigProblem, Option, masked_repr
 from jobpipe.config.types.source_types import NAME
 from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueType, choice, optional, whole
 
@@ -161,5 +161,5 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Confi
         try:
             values[about.name] = about.parse(raw)
         except BadValueError as error:
-            problems.append(ConfigProblem("option", about.name, shown(raw), str(error) or about.expected))
+            problems.append(ConfigProblem("option", about.name, masked_repr(raw), str(error) or about.expected))
     return values, problems

@@ -77,7 +77,7 @@ class DataChild:
             self._topics[topic] = {"topic": topic, "directory": str(directory), "place": place}
             self._write(self._topics[topic])
 
-    def tell_hosts(self, hosts: dict[str, str | None]) -> None:
+    def announce_hosts(self, hosts: dict[str, str | None]) -> None:
         """Say where host servers are; None for a lost one."""
         with self._lock:
             self._hosts = hosts

@@ -227,7 +227,7 @@ class AdminHandlers:
         status.update(endpoint=str(self._coordinator.control_endpoint), data=str(self._coordinator.data_endpoint))
         status["identities"] = self._identities(status["subscriptions"])
         lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
-        status.update(self._coordinator.parent_watch.presence(topic, lagging=lagging).to_json())
+        status.update(self._coordinator.parent_watch.liveness(topic, lagging=lagging).to_json())
         kept = status.pop("kept")
         if topic.uses_hosts:
             status["hosts"] = self._coordinator.host_servers.describe(kept)

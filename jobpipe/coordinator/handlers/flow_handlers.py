@@ -10,7 +10,7 @@ from jobpipe.coordinator.data.segment_files import held_part
 from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic.session_owner import SessionOwner
-from jobpipe.coordinator.topic.topic_state import either
+from jobpipe.coordinator.topic.topic_state import wait_for_any
 from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations import flow_operations
@@ -75,8 +75,8 @@ class FlowHandlers:
         holder = at.topic.subscribers.held(at.name, asked.grant)
         if not holder.halted:  # else no task waits under this grant
             holder.halted = True
-            at.topic.acked.ring()
-            at.topic.news.ring()
+            at.topic.acked.notify_all()
+            at.topic.news.notify_all()
         return EmptyReply()
 
     async def _follow(self, at: Context, asked: flow_operations.FollowRequest) -> flow_operations.FollowReply:
@@ -161,7 +161,7 @@ class _Waiting:
     def look(self) -> None:
         """Note what there is, right before it is looked at."""
         topic = self._topic
-        self._head, self._waits, self._acks = topic.head, topic.waiting, topic.acked.rings
+        self._head, self._waits, self._acks = topic.head, topic.waiting, topic.acked.notifications
 
     async def news(self, *, moved: bool, at_change: bool) -> bool:
         """Wait; tell whether to look again. If not, the task is answered with what was found.
@@ -178,7 +178,7 @@ class _Waiting:
         while True:
             if topic.closed or self._holder.halted or topic.waiting != self._waits:
                 return True
-            if at_change and topic.acked.rings != self._acks:
+            if at_change and topic.acked.notifications != self._acks:
                 return True
             if topic.head != self._head:
                 sealed_again = topic.head.epoch != self._head.epoch and topic.head.n <= self._head.n
@@ -189,7 +189,7 @@ class _Waiting:
             if left <= 0:
                 return topic.head != self._head
             if at_change:
-                await either((topic.news, topic.acked), left)
+                await wait_for_any((topic.news, topic.acked), left)
             else:
                 await topic.news.wait(left)
 

@@ -235,7 +235,7 @@ class PublisherHandlers:
         self, at: Context, asked: publisher_operations.DeclareRequest
     ) -> publisher_operations.DeclareReply:
         add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)
-        return publisher_operations.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.ring()))
+        return publisher_operations.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.notify_all()))
 
     async def _acked(self, at: Context, asked: publisher_operations.AckedRequest) -> publisher_operations.AckedReply:
         topic = at.topic

@@ -96,7 +96,7 @@ class HostServers:
                 log.error("host server %s counts as lost: absent for %.0f s", host, self._absent[host])
             told: dict[str, str | None] = {**found, **dict.fromkeys(lost)}
             if told != self._told:
-                await asyncio.to_thread(self._data.tell_hosts, told)
+                await asyncio.to_thread(self._data.announce_hosts, told)
                 self._told = told
             for topic in topics:
                 topic.gone = lost & topic.kept
@@ -108,7 +108,7 @@ class HostServers:
 
     # -- tidying -------------------------------------------------------------------------------------------------------
 
-    async def look_and_tidy(self, topics: list[ServedTopic]) -> None:
+    async def refresh_and_tidy(self, topics: list[ServedTopic]) -> None:
         """Do as :meth:`look`, then let host servers remove what no batch refers to; that takes as long as they do."""
         await self.look(topics)
         # Not while others wait to look: a host server that hangs is waited for by its topic alone.
@@ -131,7 +131,7 @@ class HostServers:
                 if host in urgent or now - self._swept_at.get(key, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     self._swept_at[key] = now
                     await self._sweep(topic, host, endpoint)
-            await topic.look_where_kept()
+            await topic.refresh_kept()
         except JobpipeError as error:
             log.info("topic %s: tidying of host servers waits: %s", topic.topic, error)
         finally:

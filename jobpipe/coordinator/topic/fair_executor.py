@@ -112,7 +112,7 @@ class FairQueue(Generic[T]):
             self.extend(identity, items)
 
 
-def settle(future: asyncio.Future[R], outcome: R | BaseException) -> None:
+def resolve_future(future: asyncio.Future[R], outcome: R | BaseException) -> None:
     """Give a request its result, or raise an error there; one that has gone, or has its answer, is left alone.
 
     Not for a future whose result may be an error.

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from jobpipe.coordinator.topic.fair_executor import settle
+from jobpipe.coordinator.topic.fair_executor import resolve_future
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.servers.identity_quota import asking
@@ -86,7 +86,7 @@ class FlowReads:
             except Exception as error:  # noqa: BLE001 - told to all who ask
                 answers = [error] * len(group)
             for (_, found), answer in zip(group, answers, strict=True):
-                settle(found, answer)
+                resolve_future(found, answer)
         finally:
             for _, found in group:
                 found.cancel()  # only if this task was cancelled

@@ -232,7 +232,7 @@ class ServedTopic(TopicState):
         why = None if why is None else why[:MAX_WAITING]
         if why != self.waiting:
             self.waiting = why
-            self.news.ring()
+            self.news.notify_all()
 
     async def seal(
         self,
@@ -495,8 +495,8 @@ class ServedTopic(TopicState):
             self._store.shorten()
             if not retain:
                 return None
-            self.subscribers.tell_store()
-            self.leases.tell_store()
+            self.subscribers.write_to_store()
+            self.leases.write_to_store()
             self._store.retirer.retain(self.retention)
             if not self.asked.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                 self._swept_at = time.monotonic()
@@ -526,6 +526,6 @@ class ServedTopic(TopicState):
         self.publishing = False
         self.leases.close()
         self._thread.begin_close()
-        self.news.ring()  # waiting requests ask the thread again, and fail
-        self.acked.ring()
+        self.news.notify_all()  # waiting requests ask the thread again, and fail
+        self.acked.notify_all()
         await self._thread.close(seconds)

@@ -14,7 +14,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jobpipe.coordinator.topic.fair_executor import FairQueue, settle
+from jobpipe.coordinator.topic.fair_executor import FairQueue, resolve_future
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import (
@@ -133,7 +133,7 @@ class TopicFlows:
             if before is not None and before.key != key:  # what was made of another log is sealed no more
                 self._forget_writing(before.key, range(MAX_PARALLELISM))
             self._publishing[asked.flow] = PublishingFlow(key, asked.token, found[0], asked.parallelism)
-            self._topic.news.ring()  # the schema is known
+            self._topic.news.notify_all()  # the schema is known
 
         _, cursors = await self._topic.run_then(work, begun)
         return cursors
@@ -356,7 +356,7 @@ class TopicFlows:
         await asyncio.wait({sealing})
         if (error := sealing.exception()) is not None:
             for _, done in group:
-                settle(done, error)
+                resolve_future(done, error)
             return
         for (_, done), outcome in zip(group, sealing.result()[0], strict=True):
             done.set_result(outcome)  # what is wrong with one part is its outcome

@@ -40,7 +40,7 @@ class TopicHolds:
             store = self._topic.store
             return store.holds.take(asked.name, owner, _located(store, asked.to, asked.name), max_time, others=others)
 
-        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.ring()))
+        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.notify_all()))
 
     async def release(self, name: str, owner: str, *, others: bool, dry_run: bool) -> HoldReply:
         """Give a hold back; what only it kept may go from now on.
@@ -53,7 +53,7 @@ class TopicHolds:
         def work() -> Hold:
             return self._topic.store.holds.release(name, owner, others=others, dry_run=dry_run)
 
-        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.ring()))
+        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.notify_all()))
 
 
 def hold_words(topic: str, hold: Hold) -> str:

@@ -117,7 +117,7 @@ class TopicLeases:
             if known.ends <= now and known.call is None:
                 self._forget(name, known)
 
-    def tell_store(self) -> None:
+    def write_to_store(self) -> None:
         """Tell the log which leases end sooner; in the topic's thread."""
         for name, ends in list(self._sooner.items()):
             self._topic.store.leases.shorten(name, ends - time.monotonic())
@@ -219,7 +219,7 @@ class TopicLeases:
         await self._topic.run(self._topic.store.leases.release, name)
         if known is not None:
             self._forget(name, known)
-        self._topic.acked.ring()  # a publisher may wait for room
+        self._topic.acked.notify_all()  # a publisher may wait for room
 
     def _cut(self, name: str, known: ReadLease) -> None:
         known.ends = self._sooner[name] = min(known.ends, time.monotonic() + LEASE_GRACE_SECONDS)

@@ -7,7 +7,7 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from jobpipe.coordinator.topic.fair_executor import FairQueue, settle
+from jobpipe.coordinator.topic.fair_executor import FairQueue, resolve_future
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.servers.identity_quota import asking
@@ -25,7 +25,7 @@ class _PlanRequest:
 
     Attributes:
         seconds: it waits for news at most, where there is nothing to read.
-        rings: of the bell of news, before it was asked.
+        notifications: of the news, before it was asked.
         done: the answer; None where the wait has ended, and ``found`` is the answer.
         found: that there is nothing to read.
         group: with which it waits.
@@ -37,7 +37,7 @@ class _PlanRequest:
     order: PlanQuery
     whose: str
     seconds: float
-    rings: int
+    notifications: int
     done: asyncio.Future[Planned | None]
     found: Planned | None = None
     group: _WaitingGroup | None = None
@@ -59,11 +59,11 @@ class _WaitingGroup:
 
     Attributes:
         waiting: by when they came.
-        rings: of the bell of news, when the log was looked at last.
+        notifications: of the news, when the log was looked at last.
         task: looks at the log when there is news; its work counts to the identity of the first one.
     """
 
-    rings: int
+    notifications: int
     waiting: dict[_PlanRequest, None] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
@@ -94,7 +94,7 @@ class TopicPlans:
             TopicNotFound: the topic is not served here any more.
         """
         done: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
-        asked = _PlanRequest(name, grant, order, asking.get(), seconds, self._topic.news.rings, done)
+        asked = _PlanRequest(name, grant, order, asking.get(), seconds, self._topic.news.notifications, done)
         self._asked.extend(asked.whose, (asked,))
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
@@ -137,7 +137,7 @@ class TopicPlans:
                 if asked.seconds and isinstance(outcome, Planned) and outcome.is_open and not asked.done.done():
                     self._wait(asked, outcome)
                 else:
-                    settle(asked.done, outcome)
+                    resolve_future(asked.done, outcome)
 
         turning = asyncio.ensure_future(
             self._topic.run_then(lambda: self._in_thread(group, turn), planned, whose="")  # it is for all
@@ -151,7 +151,7 @@ class TopicPlans:
             raise
         if (error := turning.exception()) is not None:
             for asked in group:
-                settle(asked.done, error)
+                resolve_future(asked.done, error)
             return
         # Those come first in the next turn that this one did not get to.
         self._asked.put_back((asked.whose, asked) for asked in group[len(turn.outcomes) :])
@@ -184,12 +184,12 @@ class TopicPlans:
         asked.found = found
         group = self._groups.get(asked.order)
         if group is None:
-            group = self._groups[asked.order] = _WaitingGroup(asked.rings)
+            group = self._groups[asked.order] = _WaitingGroup(asked.notifications)
             group.task = asyncio.create_task(self._follow(asked.order, group), name=f"news-{self._topic.topic}")
         asked.group = group
         group.waiting[asked] = None
         self._waits.setdefault(asked.name, {})[asked] = None
-        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, settle, asked.done, None)
+        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, resolve_future, asked.done, None)
 
     def _leave(self, asked: _PlanRequest) -> None:
         """Forget one that has its answer, or was cancelled."""
@@ -210,29 +210,29 @@ class TopicPlans:
     def wake(self, name: str) -> None:
         """Answer those who wait under a name: another holds it now, or it was dropped."""
         for asked in self._waits.get(name, ()):
-            settle(asked.done, None)
+            resolve_future(asked.done, None)
 
     async def _follow(self, order: PlanQuery, group: _WaitingGroup) -> None:
         """Look at the log whenever there is news, until no request of the group waits."""
         topic = self._topic
         try:
             while group.waiting:
-                if topic.news.rings == group.rings:
+                if topic.news.notifications == group.notifications:
                     await topic.news.wait(MAX_WAIT_SECONDS)
                     continue
-                group.rings = topic.news.rings
-                found = await topic.run(topic.store.plans.look_and_plan, order)
+                group.notifications = topic.news.notifications
+                found = await topic.run(topic.store.plans.plan_fresh, order)
                 if not found.is_open:
-                    await self._tell_all(order, group, found)
+                    await self._resolve_all(order, group, found)
         except Exception as error:  # noqa: BLE001 - told to all who wait
-            await self._tell_all(order, group, error)
+            await self._resolve_all(order, group, error)
 
-    async def _tell_all(self, order: PlanQuery, group: _WaitingGroup, outcome: Planned | Exception) -> None:
+    async def _resolve_all(self, order: PlanQuery, group: _WaitingGroup, outcome: Planned | Exception) -> None:
         """Tell a part of them at a time: requests of others come in between. Who comes now is in a new group."""
         if self._groups.get(order) is group:
             del self._groups[order]
         while group.waiting:
             for asked in list(itertools.islice(group.waiting, WOKEN)):
                 group.waiting.pop(asked)
-                settle(asked.done, outcome)
+                resolve_future(asked.done, outcome)
             await asyncio.sleep(0)

@@ -50,7 +50,7 @@ class TopicSubscribers:
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
         self._name = topic.topic
-        self._holders: dict[str, SessionOwner] = {}
+        self._session_owners: dict[str, SessionOwner] = {}
         self._left: set[str] = set()  # names whose holder's link has ended since the log was told
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while in use
         self.plans = TopicPlans(topic)
@@ -80,7 +80,7 @@ class TopicSubscribers:
 
     def _back(self, name: str, instance: str, identity: str, link: Link) -> SessionOwner | None:
         """Return the holder, if it comes back over a new link."""
-        holder = self._holders.get(name)
+        holder = self._session_owners.get(name)
         if holder is None or (holder.instance, holder.identity) != (instance, identity):
             return None
         holder.link, holder.halted = link, False
@@ -110,13 +110,13 @@ class TopicSubscribers:
             here = link if ended is None else None
             fresh = SessionOwner(instance, given[0], here, where, identity, reconnects=given[1])
             fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
-            self._holders[name] = fresh
+            self._session_owners[name] = fresh
             if ended is not None:
                 self._left.add(name)
             self.plans.wake(name)
 
         await self._topic.run_then(work, granted)
-        return self._holders[name]
+        return self._session_owners[name]
 
     def _subscribe(self, name: str, owner: str) -> None:
         """Make the subscription, if it is new and there is room for it; in the log's thread."""
@@ -169,7 +169,7 @@ class TopicSubscribers:
         while True:
             silent = await self._require_silent(name)
             async with self._lock(name):
-                holder = self._holders.get(name)
+                holder = self._session_owners.get(name)
                 if holder is None or holder.link is None or holder.link is silent:
                     yield
                     return
@@ -180,7 +180,7 @@ class TopicSubscribers:
         Raises:
             NameTaken: it answers.
         """
-        holder = self._holders.get(name)
+        holder = self._session_owners.get(name)
         if holder is None or (link := holder.link) is None:
             return None
         try:
@@ -219,7 +219,7 @@ class TopicSubscribers:
         Raises:
             Fenced: the name was given to another subscriber since.
         """
-        holder = self._holders.get(name)
+        holder = self._session_owners.get(name)
         if holder is None or holder.grant != grant:
             raise Fenced(
                 f"topic {self._name!r}: subscription {name!r} was taken over by another subscriber"
@@ -324,7 +324,7 @@ class TopicSubscribers:
             return MovedReply(name, None if known.acked is None else known.acked.n, target.n)
 
         async with self._free(name):  # else a reader may take the name between the two
-            return await self._topic.run_then(work, lambda _: self._topic.acked.ring())
+            return await self._topic.run_then(work, lambda _: self._topic.acked.notify_all())
 
     async def drop(self, name: str, *, dry_run: bool) -> MovedReply:
         """Delete a subscription that has no holder; what only it kept may go from now on.
@@ -342,7 +342,7 @@ class TopicSubscribers:
         def dropped(_: MovedReply) -> None:
             if not dry_run:
                 self._forget(name)
-            self._topic.acked.ring()
+            self._topic.acked.notify_all()
 
         async with self._free(name):
             return await self._topic.run_then(work, dropped)
@@ -374,7 +374,7 @@ class TopicSubscribers:
 
         def changed(_: object) -> None:
             if not dry_run:
-                self._topic.acked.ring()
+                self._topic.acked.notify_all()
 
         async with self._lock(name):  # else it may be forgotten as one that never began
             before, now = await self._topic.run_then(work, changed)
@@ -387,7 +387,7 @@ class TopicSubscribers:
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Forget a link; names and positions stay."""
-        for name, holder in self._holders.items():
+        for name, holder in self._session_owners.items():
             if holder.link is link:
                 self._left.add(name)
                 holder.link = None
@@ -399,7 +399,7 @@ class TopicSubscribers:
 
         ``since`` and ``last_seen`` are seconds ago. A holder that only an earlier coordinator has seen is absent.
         """
-        holder = self._holders.get(line["name"])
+        holder = self._session_owners.get(line["name"])
         if holder is None:
             stored = line["holder"] or {}
             return {
@@ -422,7 +422,7 @@ class TopicSubscribers:
                     await self._forget_undecided(known.name)
 
     def _is_undecided(self, known: StoredSubscription) -> bool:
-        left = self._holders.get(known.name)
+        left = self._session_owners.get(known.name)
         if known.acked is not None or known.required or left is None or left.link is not None:
             return False
         return time.monotonic() - left.seen > UNDECIDED_SECONDS
@@ -434,12 +434,12 @@ class TopicSubscribers:
             await self._topic.run_then(partial(self._topic.store.subscriptions.drop, name), partial(self._forget, name))
 
     def _forget(self, name: str, _: object = None) -> None:
-        self._holders.pop(name, None)
+        self._session_owners.pop(name, None)
         self.plans.wake(name)
 
-    def tell_store(self) -> None:
+    def write_to_store(self) -> None:
         """Tell the log who is alive, and who does not come back to what it was reading; in the topic's thread."""
-        for name, holder in list(self._holders.items()):
+        for name, holder in list(self._session_owners.items()):
             if holder.link is not None:
                 self._topic.store.subscriptions.touch(name)
             elif time.monotonic() - holder.seen > self._topic.config.read_timeout:

@@ -47,7 +47,9 @@ class Link(Pump):
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._next_id = 1
         self._uploading = asyncio.Lock()
-        self._inboxes = UploadBuffers(lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken)
+        self._upload_buffers = UploadBuffers(
+            lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken
+        )
         self.proven = False
 
     # ------------------------------------------------------------------------------------------------------- client
@@ -182,9 +184,9 @@ class Link(Pump):
         Raises:
             JobpipeError: why the link ended before all had come.
         """
-        inbox = self._inboxes.of(request.id)
-        if inbox is not None:
-            async for payload in inbox.chunks():
+        upload = self._upload_buffers.of(request.id)
+        if upload is not None:
+            async for payload in upload.chunks():
                 yield payload
 
     # ----------------------------------------------------------------------------------------------------- messages
@@ -210,10 +212,10 @@ class Link(Pump):
                     self._greeting.set_result(message)
             case Request():
                 if message.upload:
-                    self._inboxes.begin(message.id, message.upload)
+                    self._upload_buffers.begin(message.id, message.upload)
                 self._on_request(message)
             case Data(payload) if self._wire.side is Side.SERVER:
-                self._inboxes.put(payload)
+                self._upload_buffers.put(payload)
             case _:
                 raise RemoteProtocolError(f"{self.peer} streams to a link that takes no streams", peer=self.peer)
 
@@ -224,7 +226,7 @@ class Link(Pump):
         """Note that ``size`` bytes of an upload were taken by the handler, or thrown away."""
 
     def _on_end(self, why: JobpipeError) -> None:
-        self._inboxes.fail(why)
+        self._upload_buffers.fail(why)
         waiting: list[asyncio.Future[Any]] = [self._greeting, *self._pending.values(), *self._pings.values()]
         for future in waiting:
             if not future.done():

@@ -54,7 +54,7 @@ class Pump(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._monitor: Keepalive | None = None
+        self._keepalive: Keepalive | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf: set[str] = set()
         self._nonces = itertools.count(1)
@@ -86,13 +86,13 @@ class Pump(asyncio.Protocol):
 
     def _watch(self, *, beats: bool) -> None:
         """Start the heartbeat and the deadlines of an open link."""
-        self._monitor = Keepalive(self.timing, self._loop.time(), beats=beats)
-        self._timer = self._loop.call_later(self._monitor.interval, self._check)
+        self._keepalive = Keepalive(self.timing, self._loop.time(), beats=beats)
+        self._timer = self._loop.call_later(self._keepalive.interval, self._check)
 
     @property
     def silence(self) -> float:
         """For how many seconds nothing was heard of the peer; a live one is heard within its heartbeat."""
-        return 0.0 if self._monitor is None else self._monitor.silence(self._loop.time())
+        return 0.0 if self._keepalive is None else self._keepalive.silence(self._loop.time())
 
     def _raise_if_ended(self) -> None:
         if self._why is not None:
@@ -157,8 +157,8 @@ class Pump(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-        if self._monitor is not None:
-            self._monitor.reading(self._loop.time(), paused=after)
+        if self._keepalive is not None:
+            self._keepalive.reading(self._loop.time(), paused=after)
 
     # ------------------------------------------------------------------------------------------------------- ending
 
@@ -218,10 +218,10 @@ class Pump(asyncio.Protocol):
         return self._why
 
     def _check(self) -> None:
-        monitor = self._monitor
-        if monitor is None or self._why is not None:
+        keepalive = self._keepalive
+        if keepalive is None or self._why is not None:
             return
-        verdict = monitor.check(self._loop.time(), waiting=self._peer_waits())
+        verdict = keepalive.check(self._loop.time(), waiting=self._peer_waits())
         match verdict:
             case LinkHealth.PING:
                 if self._writable.is_set():
@@ -235,7 +235,7 @@ class Pump(asyncio.Protocol):
             case _:
                 pass
         if self._why is None:
-            self._timer = self._loop.call_later(monitor.interval, self._check)
+            self._timer = self._loop.call_later(keepalive.interval, self._check)
 
     def _timed_out(self, what: str, seconds: float, verdict: LinkHealth) -> None:
         error = LinkTimeout(f"{self.peer} {what} {seconds:g} s", peer=self.peer, verdict=verdict.value, seconds=seconds)
@@ -259,8 +259,8 @@ class Pump(asyncio.Protocol):
         """Asyncio: bytes came."""
         if self._why is not None:
             return
-        if self._monitor is not None:
-            self._monitor.heard(self._loop.time())
+        if self._keepalive is not None:
+            self._keepalive.heard(self._loop.time())
         self._wire.receive_data(data)
         self._dispatch()
 
@@ -296,14 +296,14 @@ class Pump(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Asyncio: the write buffer is full."""
         self._writable.clear()
-        if self._monitor is not None:
-            self._monitor.writing(self._loop.time(), stalled=True)
+        if self._keepalive is not None:
+            self._keepalive.writing(self._loop.time(), stalled=True)
 
     def resume_writing(self) -> None:
         """Asyncio: the write buffer has room."""
         self._writable.set()
-        if self._monitor is not None:
-            self._monitor.writing(self._loop.time(), stalled=False)
+        if self._keepalive is not None:
+            self._keepalive.writing(self._loop.time(), stalled=False)
         if self._pong is not None and self._why is None:
             pong, self._pong = self._pong, None
             self._write(pong)

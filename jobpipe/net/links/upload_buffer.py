@@ -104,14 +104,14 @@ class UploadBuffers:
 
     def drop(self, request_id: int) -> None:
         """The request has been answered: what waits for it and what still comes is thrown away."""
-        inbox = self._open.pop(request_id, None)
-        if inbox is not None:
-            inbox.close()
+        upload = self._open.pop(request_id, None)
+        if upload is not None:
+            upload.close()
 
     def fail(self, error: JobpipeError) -> None:
         """The link has ended."""
-        for inbox in self._open.values():
-            inbox.fail(error)
+        for upload in self._open.values():
+            upload.fail(error)
 
     def _took(self, size: int) -> None:
         self.waiting -= size

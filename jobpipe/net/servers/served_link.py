@@ -173,7 +173,7 @@ class ServedLink(Link):
             RemoteProtocolError: the peer asks on, and takes none of its refusals.
         """
         self._answer_fault(request, error)
-        self._inboxes.drop(request.id)
+        self._upload_buffers.drop(request.id)
         if self._writable.is_set():
             return
         self._refusals += 1
@@ -206,7 +206,7 @@ class ServedLink(Link):
             log.exception("%s of %s failed", request.op, self.peer)
             self._answer_fault(request, error)
         finally:
-            self._inboxes.drop(request.id)
+            self._upload_buffers.drop(request.id)
             self._give_back(request)
             self._uploads -= bool(request.upload)
         with contextlib.suppress(JobpipeError):
@@ -230,7 +230,7 @@ class ServedLink(Link):
         super().data_received(data)
         if self._why is None:
             try:
-                self._count_received(self._wire.unread + self._inboxes.waiting)
+                self._count_received(self._wire.unread + self._upload_buffers.waiting)
             except LinkError as error:
                 self._end(error, fault(None, error))
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jobpipe.errors import RemoteProtocolError, shown
+from jobpipe.errors import RemoteProtocolError, short_repr
 from jobpipe.store.catalog.position import MAX_NUMBER, Position
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.store.spool.segment_index import PACKED_CHUNK, Chunk
@@ -175,7 +175,7 @@ class SegmentFileName(PlainValue):
 
     def take(self, value: object) -> str:
         if not isinstance(value, str) or len(value) > 255 or write_id_of(value) is None:
-            raise RemoteProtocolError(f"not a segment file's name: {shown(value)}")
+            raise RemoteProtocolError(f"not a segment file's name: {short_repr(value)}")
         return value
 
 

@@ -17,7 +17,7 @@ from typing import (
     overload,
 )
 
-from jobpipe.errors import RemoteProtocolError, shown
+from jobpipe.errors import RemoteProtocolError, short_repr
 from jobpipe.operations.messages.checked_values import (
     Base64Bytes,
     Boolean,
@@ -162,8 +162,8 @@ class Fields:
         return b""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
-        return f"{type(self).__qualname__}({shown})"
+        listed = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        return f"{type(self).__qualname__}({listed})"
 
     def __eq__(self, other: object) -> bool:
         return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
@@ -244,4 +244,6 @@ def take(check: Check, name: str, value: object) -> Any:
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"field {name!r}: {error.message}", **{**error.fields, "field": name}) from error
     except ValueError as error:
-        raise RemoteProtocolError(f"field {name!r} is {shown(value)}, expected {check.expected}", field=name) from error
+        raise RemoteProtocolError(
+            f"field {name!r} is {short_repr(value)}, expected {check.expected}", field=name
+        ) from error

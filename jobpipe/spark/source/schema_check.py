@@ -106,9 +106,9 @@ class SchemaCheck:
             raise self._mismatch(f"topic {topic!r}, offset {start.n}", lines, remedy, topic, offset=start.n)
         columns = left_out(self._published(topic, *found), self._asked)
         self._judged.setdefault(topic, {})[key] = self.left_out[topic] = columns
-        self._tell_left_out(topic, columns, start.n)
+        self._warn_left_out(topic, columns, start.n)
 
-    def _tell_left_out(self, topic: str, columns: list[str], n: int) -> None:
+    def _warn_left_out(self, topic: str, columns: list[str], n: int) -> None:
         """Log columns that were added under the query; those that it left out from the start it does not want."""
         known = self._known.get(topic)
         added = [] if known is None else [column for column in columns if column not in known]

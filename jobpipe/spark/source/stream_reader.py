@@ -53,7 +53,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lock = threading.Lock()
         self._prepare_error: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
         self._initial: Offset | None = None  # what initialOffset returned; None until Spark has asked
-        self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names for the first time
+        self._new_topics: dict[str, Position] = {}  # topics that the newest end offset names for the first time
         self._newest_end: dict[str, Position] = {}  # the newest end offset
         self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
@@ -117,10 +117,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._open()
         topics.follow(start)
         positions = self._positions(topics, start)
-        newcomers = self._newcomers = topics.newcomers(positions, found_by_now=self._ends.now)
+        new_topics = self._new_topics = topics.new_topics(positions, found_by_now=self._ends.now)
         self._ends.look(topics.session, positions)
         planned = self._plan_all(topics.session, positions, limit)
-        if planned == positions and not newcomers and not self._ends.now:
+        if planned == positions and not new_topics and not self._ends.now:
             known, held = self._ends.ahead(self._limits.known(positions)), self._limits.held
             if topics.session.wait(known, min(self._idle, self._limits.patience()), held=held):
                 planned = self._plan_all(topics.session, positions, limit)
@@ -128,7 +128,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planned != positions:
             self._limits.planned()
             self._idle = IDLE_MIN_SECONDS
-        self._newest_end = {**planned, **newcomers}
+        self._newest_end = {**planned, **new_topics}
         return offset_of(self._newest_end)
 
     def reportLatestOffset(self) -> Offset | None:
@@ -249,7 +249,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._positions(topics, start), self._positions(topics, end, committed=False)
         found: list[TopicRange] = []
         for topic, stop in last.items():
-            begin = first.get(topic) or self._begin_of_newcomer(topics, topic, start, stop)
+            begin = first.get(topic) or self._start_of_new_topic(topics, topic, start, stop)
             if begin is None or begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
@@ -264,11 +264,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.extend(TopicRange(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
         return input_partitions(found, self._options, session.cut)
 
-    def _begin_of_newcomer(
+    def _start_of_new_topic(
         self, topics: SubscribedTopics, topic: str, start: Offset, stop: Position
     ) -> Position | None:
         """Return where a topic begins that is in a micro-batch's end only; None if no row of it is to be read."""
-        if start == self._initial and self._newcomers.get(topic) != stop:
+        if start == self._initial and self._new_topics.get(topic) != stop:
             # Batch 0 is replayed after a restart. Its end names `topic`, but this run's initialOffset does not, since
             # the topic was away.
             return topics.first_position(topic)

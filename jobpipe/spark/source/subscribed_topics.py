@@ -140,7 +140,7 @@ class SubscribedTopics:
                 topic=strange[0],
             )
 
-    def newcomers(self, known: Collection[str], *, found_by_now: bool) -> Positions:
+    def new_topics(self, known: Collection[str], *, found_by_now: bool) -> Positions:
         """Return the topics that are not in the checkpoint, and where each begins.
 
         Args:
@@ -150,7 +150,7 @@ class SubscribedTopics:
         if self._finder is None:
             return {topic: self.first_position(topic) for topic in self._options.topics if topic not in known}
         if not found_by_now:
-            return self._finder.newcomers(known)
+            return self._finder.new_topics(known)
         found = {t: self._finder.first_position(t, EARLIEST) for t in self.at_start if t not in known}
         return {topic: position for topic, position in found.items() if position is not None}
 

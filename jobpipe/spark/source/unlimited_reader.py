@@ -150,7 +150,7 @@ class UnlimitedStreamReader(JobPipeStreamReader):
             reason="other log" if begin.log != stop.log else "not there yet",
         )
 
-    def _begin_of_newcomer(
+    def _start_of_new_topic(
         self, topics: SubscribedTopics, topic: str, start: Offset, stop: Position
     ) -> Position | None:
         """Return where a topic begins that was added to the options; the run's end may lie far after that."""

@@ -247,10 +247,12 @@ def _terminate(execution: Any) -> bool:
     before = state.get()
     if before == end:
         return True
-    seen = _look(execution)
+    seen = _current_phase(execution)
     if seen is _QueryPhase.BEGUN or not state.compareAndSet(before, end):
         return False
-    if seen is _QueryPhase.BETWEEN and _look(execution) is not _QueryPhase.BETWEEN:  # the next one has begun meanwhile
+    if (
+        seen is _QueryPhase.BETWEEN and _current_phase(execution) is not _QueryPhase.BETWEEN
+    ):  # the next one has begun meanwhile
         state.compareAndSet(end, before)
         return False
     return True
@@ -269,7 +271,7 @@ class _QueryPhase(Enum):
     WRITING = "it writes a micro-batch"
 
 
-def _look(execution: Any) -> _QueryPhase:
+def _current_phase(execution: Any) -> _QueryPhase:
     jvm: Any = SparkContext._jvm
     stack = jvm.scala.runtime.ScalaRunTime.stringOf(execution.queryExecutionThread().getStackTrace())
     if _IN_TRIGGER not in stack or _ASLEEP.match(stack) or _AT_END.search(stack):

@@ -74,7 +74,9 @@ def run(
         stopped = [job.name for job in running if isinstance(job, FlowJob) and job.was_stopped] if over else []
         if not over:
             if signals.first is not None and (active := [job for job in running if job.active]):
-                _tell(f"{signals.first.name}: {'; '.join(dict.fromkeys(job.boundary for job in active))}; {AGAIN}")
+                _print_notice(
+                    f"{signals.first.name}: {'; '.join(dict.fromkeys(job.boundary for job in active))}; {AGAIN}"
+                )
             end_jobs(running, lambda: signals.again)
             failure = _failures(running) or failure
         late = not (over or failure or signals.first)
@@ -82,7 +84,7 @@ def run(
         failure = _close(_open_now(jobs, final=final) if sinks is None else sinks, final=final) or failure
         names = "the query" if len(jobs) == 1 and not jobs[0].name else ", ".join(job.name for job in running)
         how = _how(failure, signals, running, stopped, late=late)
-        _tell(f"{names} {how}, after {time.monotonic() - began:.0f} s")
+        _print_notice(f"{names} {how}, after {time.monotonic() - began:.0f} s")
         if failure or late:
             return FAILED
         return 0 if signals.first is None else 128 + signals.first
@@ -135,6 +137,6 @@ def _how(failure: str, signals: JobSignals, jobs: Sequence[RunningJob], stopped:
     return f"stopped by {signals.first.name} after a whole {units}"
 
 
-def _tell(text: str) -> None:
+def _print_notice(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # the terminal is gone
         print(f"jobpipe: {text}", file=sys.stderr, flush=True)  # noqa: T201 - what the job says to its user

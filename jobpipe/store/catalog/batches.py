@@ -24,7 +24,7 @@ APPENDERS_KEPT = 10_000
 
 @dataclass(frozen=True)
 class LogDivision:
-    """What all batches of a stretch of the log share; ``next_n`` is where the next stretch begins, if there is one."""
+    """What all batches of a part of the log share; ``next_n`` is where the next part begins, if there is one."""
 
     first_n: int
     next_n: int | None

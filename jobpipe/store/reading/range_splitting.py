@@ -71,13 +71,13 @@ class RangeSplitter:
         if end.place < start.place:
             raise RemoteProtocolError("a range ends before it starts", start=start.to_json(), end=end.to_json())
         self._page = max(_PAGE_SEGMENTS // (shape.partitions if shape else 1), 1)
-        self._knife = _PieceBuilder(batches.topic, start.place, max_rows, at_least)
+        self._builder = _PieceBuilder(batches.topic, start.place, max_rows, at_least)
         self._counts = at_least > 1  # the first time through; then the same pages are cut
         self._next_n = start.n
         self._places: list[tuple[tuple[int, int] | None, tuple[int, ...]]] | None = None  # where each piece ends
         self._made: list[RangePiece] = []
         if not self._counts:
-            self._knife.begin()
+            self._builder.begin()
 
     def step(self) -> list[RangePiece] | None:
         """Go on by one page; return the pieces once there are all, None before.
@@ -91,16 +91,16 @@ class RangeSplitter:
                 first, self._next_n = self._next_n, min(self._next_n + self._page, self._stop_n)
                 for batch in self._found(first, self._next_n):
                     if self._counts:
-                        self._knife.expect(batch)
-                    elif not self._knife.take_whole(batch):
-                        self._knife.take_parts(batch)
+                        self._builder.expect(batch)
+                    elif not self._builder.take_whole(batch):
+                        self._builder.take_parts(batch)
                 return None
             if self._counts:
                 self._counts, self._next_n = False, self._start.n
-                self._knife.begin()
+                self._builder.begin()
                 return None
             if self._places is None:
-                self._places = self._knife.finish()
+                self._places = self._builder.finish()
             for place, partitions in self._places[len(self._made) : len(self._made) + _PAGE_SEGMENTS]:
                 here = self._made[-1].end if self._made else self._start
                 there = self._end if place is None else self._batches.at(*place)

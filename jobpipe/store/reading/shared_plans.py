@@ -137,7 +137,7 @@ class SharedPlans:
             known = self._plans[order] = self._plan(here, order)
         return known
 
-    def look_and_plan(self, order: PlanQuery) -> Planned:
+    def plan_fresh(self, order: PlanQuery) -> Planned:
         """Return what comes next, as the catalog is now; raises as :meth:`plan`."""
         self.look()
         return self.plan(order)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from jobpipe.errors import DataLoss, RemoteProtocolError, shown
+from jobpipe.errors import DataLoss, RemoteProtocolError, short_repr
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.log_clock import LogClock
@@ -27,7 +27,7 @@ def slot_id(value: object) -> str:
         RemoteProtocolError: it is anything else.
     """
     if not isinstance(value, str) or len(value) != ID_DIGITS or not set(value) <= set("0123456789abcdef"):
-        raise RemoteProtocolError(f"a slot is {ID_DIGITS} hex digits", value=shown(value))
+        raise RemoteProtocolError(f"a slot is {ID_DIGITS} hex digits", value=short_repr(value))
     return value
 
 

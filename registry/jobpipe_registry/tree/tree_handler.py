@@ -65,7 +65,7 @@ class TreeHandler(RegisterServerHandler):
                 raise NotStarted("the handler was shut down while it started")
             reader = TreeReader(nodes, paths)
             keeper = RegistrationKeeper(
-                nodes, paths, TopicChanges(nodes, paths, reader, parsed), parsed, self._tell_lost
+                nodes, paths, TopicChanges(nodes, paths, reader, parsed), parsed, self._on_topic_lost
             )
             self._pid = os.getpid()
             self._started = _Parts(nodes, paths, reader, keeper, TreeJobs(nodes, paths, reader, parsed, self._begin))
@@ -226,7 +226,7 @@ class TreeHandler(RegisterServerHandler):
         with self._parts().keeper.changing() as changes:
             changes.repair_epoch(topic, epoch, remove_point=remove_point)
 
-    def _tell_lost(self, topic: str) -> None:
+    def _on_topic_lost(self, topic: str) -> None:
         if self.on_lost is not None:
             self.on_lost(topic)
 
