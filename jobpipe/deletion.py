@@ -58,13 +58,13 @@ class Deleter:
         """Delete a topic; see :meth:`jobpipe.admin.Admin.delete`."""
         check_topic(topic)
         self._require_unserved(topic)
-        found = self._look(topic, unread=unread)
+        found = self._inspect(topic, unread=unread)
         if dry_run:
             return found
         with map_registry_errors():
             self._handler.claim(topic, _claimant(found.epoch))
         try:
-            found = self._look(topic, unread=unread)  # no publisher can come from now on; one may have come before
+            found = self._inspect(topic, unread=unread)  # no publisher can come from now on; one may have come before
             if found.spool is not None:
                 set_aside(found.spool.directory)
             with map_registry_errors():
@@ -95,7 +95,7 @@ class Deleter:
             topic=topic,
         )
 
-    def _look(self, topic: str, *, unread: bool) -> Deletion:
+    def _inspect(self, topic: str, *, unread: bool) -> Deletion:
         """Return what there is of a topic; raises where it must not go."""
         directory = self._config.spool_dir / topic
         with map_registry_errors():

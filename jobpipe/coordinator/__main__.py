@@ -45,7 +45,7 @@ async def run(order: dict[str, Any]) -> None:
             data=data,
             parent=parent,
             instance=order["instance"],
-            budgets=trust.budgets,
+            quotas=trust.quotas,
         )
         server = trust.server(AdminHandlers(host, trust, order["secret"]))
         await server.start(sock)

@@ -63,10 +63,10 @@ class Coordinator:
         data: DataChild,
         parent: WatchedParent | None,
         instance: str,
-        budgets: IdentityQuotas | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> None:
         self.config = config
-        self._budgets = budgets
+        self._quotas = quotas
         self.control_endpoint = control
         self.instance = instance
         self._data = data
@@ -224,12 +224,12 @@ class Coordinator:
             swept = 0 if asked.serve else await asyncio.to_thread(store.retirer.sweep, asked.in_progress)
             await asyncio.to_thread(store.mark, self.instance)
             place = log_place(topic, store.log_id, store.write_token)
-            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
+            await asyncio.to_thread(self._data.announce_topic, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point
             keep = None if asked.serve else await asyncio.to_thread(keep_point, store, config.acks)
-            served = await ServedTopic.open(topic, store, asked, keep, self._budgets)
+            served = await ServedTopic.open(topic, store, asked, keep, self._quotas)
             if served.uses_hosts:
-                await self.host_servers.look([*self.topics.values(), served])
+                await self.host_servers.refresh([*self.topics.values(), served])
             await self._registration.announce(served)
         except BaseException:
             try:

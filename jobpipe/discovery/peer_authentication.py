@@ -35,7 +35,7 @@ class PeerAuthentication:
     do everything.
 
     Attributes:
-        budgets: what each identity holds of the process.
+        quotas: what each identity holds of the process.
 
     Raises:
         ConfigError: a certificate, the revocation list or the access list cannot be used: what, where.
@@ -54,7 +54,7 @@ class PeerAuthentication:
             renew=lambda: credentials(config),
             changed=self._forget_decided,
         )
-        self.budgets = IdentityQuotas()
+        self.quotas = IdentityQuotas()
 
     @property
     def encrypted(self) -> bool:
@@ -65,7 +65,7 @@ class PeerAuthentication:
         """Return a server that goes by these identities, with the configuration's limits."""
         tls, limits = self._files if self.encrypted else None, ConnectionLimits.of(self._config)
         return LinkServer(
-            handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, budgets=self.budgets
+            handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, quotas=self.quotas
         )
 
     def refresh(self) -> bool:

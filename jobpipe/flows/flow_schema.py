@@ -52,7 +52,7 @@ class SchemaAdapter:
         self, topic: str, asked: pa.Schema | None, evolution: str, newest: Callable[[], pa.Schema | None]
     ) -> None:
         self._topic = topic
-        self._asked = asked
+        self._inputs = asked
         self._evolution = evolution
         self._newest = newest
         self._accepted: pa.Schema | None = None
@@ -65,9 +65,9 @@ class SchemaAdapter:
             SchemaMismatch: they do not fit; names topic, offset and each column with both types.
         """
         batch, n = fetched.batch, fetched.header.n
-        if self._asked is None:
-            self._asked = input_schema(self._newest() or batch.schema, batch.schema, self._evolution)
-        asked = self._asked
+        if self._inputs is None:
+            self._inputs = input_schema(self._newest() or batch.schema, batch.schema, self._evolution)
+        asked = self._inputs
         if self._accepted is None or not batch.schema.equals(self._accepted):
             lines = misfits(batch.schema, asked, self._evolution)
             if lines:

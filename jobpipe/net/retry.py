@@ -113,7 +113,7 @@ class Attempts:
         self._cap = cap
         self._given = deadline
         self._protocol_tries = protocol_tries
-        self._distrust = TrustRetries(session)
+        self._trust_retries = TrustRetries(session)
         self.progressed()
 
     def progressed(self) -> None:
@@ -141,7 +141,7 @@ class Attempts:
         self.failures += 1
         self._garbled += isinstance(error, RemoteProtocolError)
         self._deadline = self.deadline
-        final = self._distrust.is_final(error, place, time.monotonic())
+        final = self._trust_retries.is_final(error, place, time.monotonic())
         garbled = self._protocol_tries is not None and self._garbled >= self._protocol_tries
         if self._deadline.passed or garbled or final:
             raise error

@@ -63,13 +63,13 @@ class BatchAdmission:
         self._config = config
         self._first_publish = first_publish
         self._stopped = stopped  # where a wait ends early
-        self._admission: _NextBatch | None = None  # of the next batch, by the seal of the last one
+        self._next_batch: _NextBatch | None = None  # of the next batch, by the seal of the last one
         self.write_id = ""
         self.hosts: tuple[str, ...] = ()
 
     def keep(self, sealed: BatchKey, admitted: Admitted) -> None:
         """Keep what the seal of a batch has admitted: the next one of its query need not ask, if it comes soon."""
-        self._admission = _NextBatch(sealed, admitted, time.monotonic())
+        self._next_batch = _NextBatch(sealed, admitted, time.monotonic())
 
     def prepare(self, writer: str) -> PrepareReply:
         """Do as :meth:`Publisher.prepare`."""
@@ -89,9 +89,9 @@ class BatchAdmission:
 
     def begin(self, key: BatchKey) -> Position | None:
         """Do as :meth:`Publisher.begin`."""
-        admission, self._admission = self._admission, None
-        if admission is not None and admission.covers(key):
-            admitted = admission.admitted
+        next_batch, self._next_batch = self._next_batch, None
+        if next_batch is not None and next_batch.covers(key):
+            admitted = next_batch.admitted
             if self.channel.still(admitted.instance, lambda: self._note_write_id(admitted)):
                 self._write(admitted)
                 return None

@@ -45,7 +45,7 @@ class TopicDialler:
         self._link: Link | None = None
         self._context: ssl.SSLContext | None = None  # of the link
         self._challenge: asyncio.Task[None] | None = None
-        self._distrust = TrustRetries(locator.session_timeout)
+        self._trust_retries = TrustRetries(locator.session_timeout)
         self.location: Location | None = None
 
     def begin(self) -> None:
@@ -104,7 +104,7 @@ class TopicDialler:
 
     def is_final(self, error: BaseException) -> bool:
         """Tell, after an attempt, whether its PeerNotTrusted is no accident any more."""
-        return self._distrust.is_final(error, self.location, time.monotonic())
+        return self._trust_retries.is_final(error, self.location, time.monotonic())
 
     async def pause(self, seconds: float) -> None:
         """Wait before the next attempt; a new registration ends the wait."""

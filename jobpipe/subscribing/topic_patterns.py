@@ -200,7 +200,7 @@ class TopicFinder:
         """
         self._known = frozenset(known)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="jobpipe-topics", daemon=True)
+            self._thread = threading.Thread(target=self._follow_topics, name="jobpipe-topics", daemon=True)
             self._thread.start()
         if self._failure is not None:
             raise self._failure
@@ -212,7 +212,7 @@ class TopicFinder:
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
 
-    def _look(self) -> None:
+    def _follow_topics(self) -> None:
         listed_at = -LOOK_SECONDS
         while not self._closed.is_set():
             try:

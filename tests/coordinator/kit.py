@@ -75,7 +75,7 @@ class World:
         data = SimpleNamespace(
             endpoint=Endpoint("127.0.0.1", 2),
             alive=True,
-            tell=lambda *_: None,
+            announce_topic=lambda *_: None,
             announce_hosts=lambda *_: None,
         )
         host = Coordinator(

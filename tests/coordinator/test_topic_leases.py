@@ -69,14 +69,14 @@ def asked(key: str, seconds: float = 600.0) -> LeaseRequest:
 
 
 def made(limit: int = 3) -> tuple[Topic, IdentityQuotas, TopicLeases]:
-    topic, budgets = Topic(), IdentityQuotas({"leases": limit})
-    return topic, budgets, TopicLeases(topic, budgets)  # type: ignore[arg-type]
+    topic, quotas = Topic(), IdentityQuotas({"leases": limit})
+    return topic, quotas, TopicLeases(topic, quotas)  # type: ignore[arg-type]
 
 
 @in_loop
 async def test_an_identity_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3: 328 MiB of catalog in four seconds."""
-    topic, budgets, leases = made()
+    topic, quotas, leases = made()
     mallory, other = link("mallory"), link("other")
     for number in range(3):
         await leases.take(mallory, asked(f"l{number}"))
@@ -92,32 +92,32 @@ async def test_an_identity_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     await leases.take(mallory, asked("l3"))
     assert set(topic.held) == {name(key) for key in ("l1", "l2", "l3", "x")}
     leases.close()
-    assert budgets.describe().get("other") is None
+    assert quotas.describe().get("other") is None
 
 
 @in_loop
 async def test_the_secret_is_the_owner() -> None:
     """T3: tasks renew what the driver took, from other hosts; the name, which all may know, gives no right."""
-    topic, budgets, leases = made(1)
+    topic, quotas, leases = made(1)
     await leases.take(link("driver"), asked("one"))
     await leases.take(link("executor"), asked("one", 800.0))
     assert topic.held == {name("one"): 800.0}
-    assert (budgets.held("driver", "leases"), budgets.held("executor", "leases")) == (1, 0), "counted once"
+    assert (quotas.held("driver", "leases"), quotas.held("executor", "leases")) == (1, 0), "counted once"
     await leases.release(name("one"))
     await leases.take(link("mallory"), LeaseRequest(name("one").ljust(32, "0"), 0, 3, 1.0))
     assert topic.held[name("one")] == 800.0
-    assert budgets.held("mallory", "leases") == 1
+    assert quotas.held("mallory", "leases") == 1
     await leases.release(secret("one"))
     assert name("one") not in topic.held
 
 
 @in_loop
 async def test_what_held_nothing_does_not_count() -> None:
-    topic, budgets, leases = made(1)
+    topic, quotas, leases = made(1)
     topic.fail = DataLoss("gone")
     with pytest.raises(DataLoss):
         await leases.take(link("a"), asked("one"))
-    assert budgets.held("a", "leases") == 0
+    assert quotas.held("a", "leases") == 0
     with pytest.raises(RemoteProtocolError):
         await leases.take(link("a"), LeaseRequest(secret("one"), 3, 1, 1.0))
     topic.fail = None
@@ -125,14 +125,14 @@ async def test_what_held_nothing_does_not_count() -> None:
     topic.fail = DataLoss("gone")
     with pytest.raises(DataLoss):
         await leases.take(link("a"), asked("one"))
-    assert budgets.held("a", "leases") == 1, "what it has held is held still"
+    assert quotas.held("a", "leases") == 1, "what it has held is held still"
 
 
 @in_loop
 async def test_the_end_of_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3: a lease ends a grace after its link, unless it is renewed over another."""
     monkeypatch.setattr(module, "LEASE_GRACE_SECONDS", 0.0)
-    topic, budgets, leases = made()
+    topic, quotas, leases = made()
     first = link("a")
     for key in ("one", "two"):
         await leases.take(first, asked(key))
@@ -142,28 +142,28 @@ async def test_the_end_of_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
     assert topic.held[name("one")] <= 0.0
     assert topic.held[name("two")] == 600.0
     leases.expire()
-    assert budgets.held("a", "leases") == 1
+    assert quotas.held("a", "leases") == 1
     gone = link("a")
     gone.ended = LinkError("it ended while the disk worked")
     await leases.take(gone, asked("three"))
     leases.expire()
-    assert budgets.held("a", "leases") == 1
+    assert quotas.held("a", "leases") == 1
 
 
 @in_loop
 async def test_a_commit_of_unknown_outcome_counts() -> None:
     """T1: the log may hold it all the same."""
-    topic, budgets, leases = made()
+    topic, quotas, leases = made()
     topic.fail = SpoolError("the disk")
     with pytest.raises(SpoolError):
         await leases.take(link("a"), asked("one"))
-    assert budgets.held("a", "leases") == 1
+    assert quotas.held("a", "leases") == 1
     leases.expire()
-    assert budgets.held("a", "leases") == 1
+    assert quotas.held("a", "leases") == 1
     topic.fail = None
     await leases.take(link("a"), asked("one"))
     await leases.release(secret("one"))
-    assert budgets.held("a", "leases") == 0
+    assert quotas.held("a", "leases") == 0
 
 
 def stored(topic: Any) -> list[str]:
@@ -177,10 +177,10 @@ def test_links_that_are_cut_leave_no_lease_without_an_owner(
     """T1: two links ask for one lease, and the first, or both, are cut while they wait for the log's thread."""
 
     async def work() -> None:
-        host, budgets = world.host(), IdentityQuotas({"leases": 3})
+        host, quotas = world.host(), IdentityQuotas({"leases": 3})
         topic = await host.open_topic("orders", world.order())
         await seal(topic, 0)
-        leases = topic.leases = TopicLeases(topic, budgets)
+        leases = topic.leases = TopicLeases(topic, quotas)
         gate = Gate()
         busy = asyncio.create_task(topic.run(gate.wrap(lambda: None)))
         await gate.arrived()
@@ -192,14 +192,14 @@ def test_links_that_are_cut_leave_no_lease_without_an_owner(
             leases.disconnected(links[number])
             takes[number].cancel()
             await asyncio.wait({takes[number]})
-            assert budgets.held("a", "leases") == 1, "the log may store it"
+            assert quotas.held("a", "leases") == 1, "the log may store it"
         gate.go_on.set()
         await busy
         if not both:
             await takes[1]
         await leases._idle(name("one"))
         assert await topic.run(stored, topic) == [name("one")]
-        assert budgets.held("a", "leases") == 1
+        assert quotas.held("a", "leases") == 1
         assert leases._known[name("one")].link is (None if both else links[1])
         if not both:
             links[1].ended = LinkError("cut")
@@ -208,7 +208,7 @@ def test_links_that_are_cut_leave_no_lease_without_an_owner(
         (line,) = await topic.run(topic.store.leases.all)
         assert 0 < line["left"] <= module.LEASE_GRACE_SECONDS, "shortened at the link's end"
         await leases.release(secret("one"))
-        assert (await topic.run(stored, topic), budgets.held("a", "leases")) == ([], 0)
+        assert (await topic.run(stored, topic), quotas.held("a", "leases")) == ([], 0)
         await host.close()
 
     run(work())

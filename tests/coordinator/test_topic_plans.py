@@ -367,7 +367,7 @@ def test_a_turn_that_fails_fails_for_all_of_it(world: World, monkeypatch: pytest
         def look(plans: SharedPlans) -> None:
             raise JobpipeError("the catalog cannot be read")
 
-        monkeypatch.setattr(SharedPlans, "look", look)
+        monkeypatch.setattr(SharedPlans, "drop_stale", look)
         assert await outcomes([topic.plan("a", 0), topic.plan("b", 0)]) == [JobpipeError, JobpipeError]
         assert topic.is_at_rest()
 

@@ -122,12 +122,12 @@ class _Hosts:
         self._tidied = now if due else self._tidied
         return due
 
-    async def look(self, topics: list[Any]) -> None:
+    async def refresh(self, topics: list[Any]) -> None:
         for topic in topics:
             host_folder(self._config, topic.topic).mkdir(parents=True, exist_ok=True)
 
     async def refresh_and_tidy(self, topics: list[Any]) -> None:
-        await self.look(topics)
+        await self.refresh(topics)
         for topic in topics:
             await self.tidy(topic)
 
@@ -160,7 +160,7 @@ class _Data:
     def start(self) -> None:
         pass
 
-    def tell(self, topic: str, directory: Path, *more: Any) -> None:
+    def announce_topic(self, topic: str, directory: Path, *more: Any) -> None:
         pass
 
 

@@ -168,7 +168,7 @@ class _Data:
     def start(self) -> None:
         self.endpoint = Endpoint("127.0.0.1", self.endpoint.port + 1)
 
-    def tell(self, *what: Any) -> None:
+    def announce_topic(self, *what: Any) -> None:
         pass
 
     def announce_hosts(self, hosts: dict[str, str | None]) -> None:

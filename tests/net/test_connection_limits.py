@@ -24,80 +24,80 @@ SMALL = ConnectionLimits(connections=10, per_address=4, per_identity=2, rate=10.
 
 def test_an_address_above_its_rate_is_dropped_and_others_are_not() -> None:
     """Case 73."""
-    admission = ConnectionLimiter(SMALL)
-    answers = [admission.arrive("flood", 0.0) for _ in range(100)]
+    limiter = ConnectionLimiter(SMALL)
+    answers = [limiter.arrive("flood", 0.0) for _ in range(100)]
     assert answers == [None] * 20 + [ConnectionRefusal.RATE] * 80
-    assert admission.refused == {ConnectionRefusal.RATE: 80}
-    assert admission.arrive("good", 0.0) is None
-    assert [admission.arrive("flood", 0.1) for _ in range(2)] == [None, ConnectionRefusal.RATE]
+    assert limiter.refused == {ConnectionRefusal.RATE: 80}
+    assert limiter.arrive("good", 0.0) is None
+    assert [limiter.arrive("flood", 0.1) for _ in range(2)] == [None, ConnectionRefusal.RATE]
 
 
 def test_a_failure_costs_what_eleven_good_ones_do() -> None:
     """Case 73: whoever is never welcomed may try once in so many."""
-    admission = ConnectionLimiter(SMALL)
+    limiter = ConnectionLimiter(SMALL)
     let_in = 0
     for tick in range(60_000):  # 60 s, a thousand attempts a second
         now = tick / 1000
-        if admission.arrive("flood", now) is None:
+        if limiter.arrive("flood", now) is None:
             let_in += 1
-            admission.failed("flood", now)
-            admission.leave("flood")
+            limiter.failed("flood", now)
+            limiter.leave("flood")
     assert 60 * SMALL.rate / (1 + FAILURE_COST) == pytest.approx(let_in, rel=0.1)
-    assert admission.open == 0
+    assert limiter.open == 0
 
 
 def test_a_bucket_is_full_again_after_twice_its_burst_at_most() -> None:
     """An address is never shut out for longer than that."""
-    admission = ConnectionLimiter(SMALL)
-    admission.arrive("x", 0.0)
+    limiter = ConnectionLimiter(SMALL)
+    limiter.arrive("x", 0.0)
     for _ in range(1000):
-        admission.failed("x", 0.0)
-    assert admission.arrive("x", 1.9) is ConnectionRefusal.RATE
-    assert admission.arrive("x", 2.2) is None
+        limiter.failed("x", 0.0)
+    assert limiter.arrive("x", 1.9) is ConnectionRefusal.RATE
+    assert limiter.arrive("x", 2.2) is None
 
 
 def test_caps_by_address_and_in_total() -> None:
-    admission = ConnectionLimiter(SMALL)
+    limiter = ConnectionLimiter(SMALL)
     for number in range(10):
-        assert admission.arrive(f"host-{number // 4}", 0.0) is None
-        assert admission.over(f"host-{number // 4}") is None
-    admission.arrive("host-0", 0.0)
-    assert admission.over("host-0") is ConnectionRefusal.ADDRESS
-    assert admission.over("host-2") is ConnectionRefusal.TOTAL
-    admission.leave("host-0")
-    assert admission.over("host-2") is None
+        assert limiter.arrive(f"host-{number // 4}", 0.0) is None
+        assert limiter.over(f"host-{number // 4}") is None
+    limiter.arrive("host-0", 0.0)
+    assert limiter.over("host-0") is ConnectionRefusal.ADDRESS
+    assert limiter.over("host-2") is ConnectionRefusal.TOTAL
+    limiter.leave("host-0")
+    assert limiter.over("host-2") is None
 
 
 def test_caps_by_identity() -> None:
-    admission = ConnectionLimiter(SMALL)
-    assert [admission.identify(("a",)) for _ in range(3)] == [True, True, False]
-    assert admission.identify(("b",))
-    admission.forget(("a",))
-    assert admission.identify(("a",))
+    limiter = ConnectionLimiter(SMALL)
+    assert [limiter.identify(("a",)) for _ in range(3)] == [True, True, False]
+    assert limiter.identify(("b",))
+    limiter.forget(("a",))
+    assert limiter.identify(("a",))
 
 
 def test_what_is_remembered_is_bounded_and_counts_are_kept() -> None:
     """A scan from many addresses takes no memory, and does not make it forget who is connected."""
-    admission = ConnectionLimiter(SMALL)
+    limiter = ConnectionLimiter(SMALL)
     for _ in range(4):
-        admission.arrive("resident", 0.0)
+        limiter.arrive("resident", 0.0)
     for number in range(3 * MAX_SOURCES):
-        admission.arrive(f"10.{number}", 1.0)
-        admission.leave(f"10.{number}")
-    assert len(admission._sources) <= MAX_SOURCES
-    admission.arrive("resident", 1.0)
-    assert admission.over("resident") is ConnectionRefusal.ADDRESS
+        limiter.arrive(f"10.{number}", 1.0)
+        limiter.leave(f"10.{number}")
+    assert len(limiter._sources) <= MAX_SOURCES
+    limiter.arrive("resident", 1.0)
+    assert limiter.over("resident") is ConnectionRefusal.ADDRESS
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["arrive", "leave", "failed"])), max_size=60))
 def test_the_total_is_the_sum_of_the_addresses(steps: list[tuple[str, str]]) -> None:
-    admission = ConnectionLimiter(SMALL)
+    limiter = ConnectionLimiter(SMALL)
     for now, (source, step) in enumerate(steps):
         if step == "leave":
-            admission.leave(source)
+            limiter.leave(source)
         else:
-            getattr(admission, step)(source, now / 100)
-    assert admission.open == sum(found.open for found in admission._sources.values()) >= 0
+            getattr(limiter, step)(source, now / 100)
+    assert limiter.open == sum(found.open for found in limiter._sources.values()) >= 0
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_budget_is_of_the_identity_not_of_the_link(hello: Hello) -> None:
     async def main() -> None:
         mode = Mode(None)
         async with serving(mode) as (server, endpoint, echo), contextlib.AsyncExitStack() as stack:
-            server.budgets._limits = {**LIMITS, "requests": 5 * 2000}
+            server.quotas._limits = {**LIMITS, "requests": 5 * 2000}
             args = {"x": "y" * 1700}
             links: list[Link] = [await stack.enter_async_context(linked(mode, endpoint, hello=hello)) for _ in range(8)]
             polls = [asyncio.create_task(link.call("poll", args, timeout=20)) for link in links]
@@ -83,12 +83,12 @@ def test_the_budget_is_of_the_identity_not_of_the_link(hello: Hello) -> None:
             for task in done:
                 with pytest.raises(LinkError, match=r"127\.0\.0\.1 holds \d+ bytes of requests here"):
                     task.result()
-            told = server.budgets.describe()["127.0.0.1"]
+            told = server.quotas.describe()["127.0.0.1"]
             assert 5 * 1700 < told["requests"] <= 5 * 2000
             assert told["requests refused"] == len(done)
             echo.gate.set()
             await asyncio.gather(*waiting)
-            assert server.budgets.held("127.0.0.1", "requests") == 0
+            assert server.quotas.held("127.0.0.1", "requests") == 0
             assert (await links[0].call("echo", {"n": 1}, timeout=5)).result == {"n": 1}
 
     run(main())
@@ -108,15 +108,15 @@ def test_half_a_request_counts_too(hello: Hello) -> None:
         mode, size, loop = Mode(None), 20_000, asyncio.get_running_loop()
         kind = "uploads" if hello.role == "publisher" else "requests"
         async with serving(mode) as (server, endpoint, echo), linked(mode, endpoint) as good:
-            budgets = server.budgets
-            budgets._limits = {**LIMITS, kind: 5 * size // 2}
+            quotas = server.quotas
+            quotas._limits = {**LIMITS, kind: 5 * size // 2}
             socks = []
             for _ in range(5):
                 socks.append(await raw(endpoint))
                 await loop.sock_sendall(socks[-1], frames(Side.CLIENT, hello=hello))
                 await loop.sock_recv(socks[-1], 65536)
                 await loop.sock_sendall(socks[-1], half(size))
-                await until(lambda: budgets.held("127.0.0.1", kind) == len(socks) * size // 2)
+                await until(lambda: quotas.held("127.0.0.1", kind) == len(socks) * size // 2)
             last = await raw(endpoint)
             await loop.sock_sendall(last, frames(Side.CLIENT, hello=hello))
             await loop.sock_recv(last, 65536)
@@ -128,16 +128,16 @@ def test_half_a_request_counts_too(hello: Hello) -> None:
             assert f"127.0.0.1 holds 50000 bytes of {kind} here".encode() in said
             await asyncio.wait_for(echo.left.wait(), 10.0)
             assert isinstance(echo.why, LinkError)
-            assert budgets.held("127.0.0.1", kind) == 5 * size // 2
+            assert quotas.held("127.0.0.1", kind) == 5 * size // 2
             if kind == "requests":
                 with pytest.raises(LinkError, match="bytes of requests"):  # whole ones are answered, as before
                     await good.call("echo", {"x": 1}, timeout=5)
             socks[0].close()
-            await until(lambda: budgets.held("127.0.0.1", kind) == 4 * size // 2)
+            await until(lambda: quotas.held("127.0.0.1", kind) == 4 * size // 2)
             assert (await good.call("echo", {"x": 1}, timeout=5)).result == {"x": 1}
             for sock in [*socks, last]:
                 sock.close()
-            await until(lambda: not budgets._held)
+            await until(lambda: not quotas._held)
 
     run(main())
 
@@ -148,20 +148,20 @@ def test_what_the_job_itself_uploads_keeps_no_newcomer_out() -> None:
     async def main() -> None:
         mode, size, loop = Mode(None), 20_000, asyncio.get_running_loop()
         async with serving(mode) as (server, endpoint, _echo):
-            budgets = server.budgets
-            budgets._limits = {**LIMITS, "uploads": size // 2}
+            quotas = server.quotas
+            quotas._limits = {**LIMITS, "uploads": size // 2}
             socks = []
             for hello in (PROVEN, PROVEN, PUBLISHER):
                 socks.append(await raw(endpoint))
                 await loop.sock_sendall(socks[-1], frames(Side.CLIENT, hello=hello))
                 await loop.sock_recv(socks[-1], 65536)
                 await loop.sock_sendall(socks[-1], half(size))
-                await until(lambda: sum(budgets._held.get("127.0.0.1", {}).values()) == len(socks) * size // 2)
-            assert budgets._held["127.0.0.1"] == {"the job's uploads": size, "uploads": size // 2}
-            assert not budgets.refused
+                await until(lambda: sum(quotas._held.get("127.0.0.1", {}).values()) == len(socks) * size // 2)
+            assert quotas._held["127.0.0.1"] == {"the job's uploads": size, "uploads": size // 2}
+            assert not quotas.refused
             for sock in socks:
                 sock.close()
-            await until(lambda: not budgets._held)
+            await until(lambda: not quotas._held)
 
     run(main())
 
@@ -174,20 +174,20 @@ def test_half_a_request_becomes_a_whole_one() -> None:
         async with serving(mode) as (server, endpoint, _echo):
             payload = b"".join(encode(Request(1, "echo", {"x": "y" * 20_000})))
             frame = encode_header(Kind.REQUEST, len(payload), crc_of(Kind.REQUEST, payload)) + payload
-            server.budgets._limits = {**LIMITS, "requests": weight_of(payload)}
+            server.quotas._limits = {**LIMITS, "requests": weight_of(payload)}
             sock = await raw(endpoint)
             await loop.sock_sendall(sock, frames(Side.CLIENT))
             await loop.sock_recv(sock, 65536)
             await loop.sock_sendall(sock, frame[:5000])
-            await until(lambda: server.budgets.held("127.0.0.1", "requests") == 5000)
+            await until(lambda: server.quotas.held("127.0.0.1", "requests") == 5000)
             await loop.sock_sendall(sock, frame[5000:15_000])
-            await until(lambda: server.budgets.held("127.0.0.1", "requests") == 15_000)
+            await until(lambda: server.quotas.held("127.0.0.1", "requests") == 15_000)
             await loop.sock_sendall(sock, frame[15_000:])
             said = b""
             while len(said) < 20_000:
                 said += await asyncio.wait_for(loop.sock_recv(sock, 65536), 10.0)
             assert b"holds" not in said
-            await until(lambda: not server.budgets._held)
+            await until(lambda: not server.quotas._held)
             sock.close()
 
     run(main())
@@ -206,9 +206,9 @@ def test_what_is_uploaded_and_not_taken_counts() -> None:
             await loop.sock_sendall(sock, frames(Side.CLIENT))
             await loop.sock_recv(sock, 65536)
             await loop.sock_sendall(sock, asked + encode_header(Kind.DATA, size, crc_of(Kind.DATA, data)) + data)
-            await until(lambda: server.budgets.held("127.0.0.1", "requests") == size + weight_of(payload))
+            await until(lambda: server.quotas.held("127.0.0.1", "requests") == size + weight_of(payload))
             echo.gate.set()  # it is answered: what came with it is thrown away
-            await until(lambda: not server.budgets._held)
+            await until(lambda: not server.quotas._held)
             sock.close()
 
     run(main())
@@ -220,11 +220,11 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
     async def main() -> None:
         mode = Mode(None)
         async with serving(mode) as (server, endpoint, _echo), linked(mode, endpoint) as link:
-            server.budgets._limits = {**LIMITS, "answers": 1000}
+            server.quotas._limits = {**LIMITS, "answers": 1000}
             with pytest.raises(LinkError, match="bytes of answers"):
                 await link.call("echo", {"x": "y" * 2000}, timeout=5)
             assert (await link.call("echo", {"n": 1}, timeout=5)).result == {"n": 1}
-            assert server.budgets.held("127.0.0.1", "answers") == 0
+            assert server.quotas.held("127.0.0.1", "answers") == 0
 
     run(main())
 
@@ -243,7 +243,7 @@ def test_refusals_that_nobody_takes_end_the_link() -> None:
         mode, loop, total = Mode(None), asyncio.get_running_loop(), 10_000
         args = {"x": [{}] * 150}  # much for its bytes, so that each is refused that has come whole
         async with serving(mode) as (server, endpoint, echo):
-            server.budgets._limits = {**LIMITS, "requests": 8000}
+            server.quotas._limits = {**LIMITS, "requests": 8000}
             sock = await greeted(endpoint)
             assert isinstance(echo.link, ServedLink)
             with_small_buffers(sock, echo.link)
@@ -253,8 +253,8 @@ def test_refusals_that_nobody_takes_end_the_link() -> None:
             await asyncio.wait_for(echo.left.wait(), 10.0)
             assert isinstance(echo.why, RemoteProtocolError)
             assert "reads none of the answers" in echo.why.message
-            assert MAX_REFUSALS < server.budgets.refused["127.0.0.1", "requests"] < total // 2
-            assert not server.budgets._held
+            assert MAX_REFUSALS < server.quotas.refused["127.0.0.1", "requests"] < total // 2
+            assert not server.quotas._held
             sock.close()
 
     run(main())
@@ -277,13 +277,13 @@ def test_an_answer_counts_until_it_is_taken() -> None:
             with_small_buffers(sock, link)
             await loop.sock_sendall(sock, frames(Side.CLIENT, Request(1, "poll", {}), greet=False))
             await until(lambda: not link._writable.is_set())
-            assert server.budgets.held("127.0.0.1", "answers") > size
+            assert server.quotas.held("127.0.0.1", "answers") > size
             said = 0
             while said < size:
                 received = await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 10.0)
                 assert received, echo.why
                 said += len(received)
-            await until(lambda: not server.budgets._held)
+            await until(lambda: not server.quotas._held)
             sock.close()
 
     run(main())
@@ -295,7 +295,7 @@ def test_only_a_proof_lets_requests_be_large() -> None:
     async def main() -> None:
         mode, blob = Mode(None), bytes(2 * MB)
         async with serving(mode) as (server, endpoint, _echo), linked(mode, endpoint, hello=PROVEN) as link:
-            server.budgets._limits = {**LIMITS, "requests": MB, "uploads": MB, "answers": MB}
+            server.quotas._limits = {**LIMITS, "requests": MB, "uploads": MB, "answers": MB}
             assert (await link.call("echo", {}, blob, timeout=10)).blob == blob
             async with linked(mode, endpoint, hello=PUBLISHER) as other:
                 with pytest.raises(FrameTooLarge, match="1048576"):
@@ -332,22 +332,22 @@ def test_weights() -> None:
 
 def test_counting() -> None:
     """Nothing is kept of identities that hold nothing; what is told of refused ones is bounded."""
-    budgets = IdentityQuotas({"leases": 2})
-    budgets.take("a", "leases", 2)
-    budgets.give("a", "leases", 1)
+    quotas = IdentityQuotas({"leases": 2})
+    quotas.acquire("a", "leases", 2)
+    quotas.release("a", "leases", 1)
     with pytest.raises(LinkError) as caught:
-        budgets.take("a", "leases", 2)
+        quotas.acquire("a", "leases", 2)
     assert caught.value.fields == {"identity": "a", "kind": "leases", "held": 1, "limit": 2}
-    budgets.give("a", "leases", 1)
-    budgets.give("unknown", "leases", 1)
-    assert budgets._held == {}
+    quotas.release("a", "leases", 1)
+    quotas.release("unknown", "leases", 1)
+    assert quotas._held == {}
     for number in range(3 * SHOWN):
         with pytest.raises(JobpipeError):
-            budgets.take(f"n{number}", "leases", 3)
-    assert budgets._held == {}
-    assert len(budgets.describe()) <= SHOWN
-    budgets.take("a", "leases", 100, bounded=False)
-    assert budgets.held("a", "leases") == 100
+            quotas.acquire(f"n{number}", "leases", 3)
+    assert quotas._held == {}
+    assert len(quotas.describe()) <= SHOWN
+    quotas.acquire("a", "leases", 100, bounded=False)
+    assert quotas.held("a", "leases") == 100
     assert identity_of(("x", "y"), "h:1") == identity_of(("y", "x"), "h:1") == "x, y"
     assert identity_of((), "[::1]:7") == "[::1]"
 
@@ -368,12 +368,12 @@ def test_expensive_requests_run_one_after_the_other() -> None:
     """Of one identity, a topic and an operation; those of others, and other ones, do not wait for them."""
 
     async def main() -> None:
-        budgets = IdentityQuotas({"expensive requests": 3})
+        quotas = IdentityQuotas({"expensive requests": 3})
         order: list[str] = []
         ends = asyncio.Event()
 
         async def ask(name: str, identity: str, topic: str = "orders", op: str = "cut") -> None:
-            async with budgets.expensive(identity, topic, op):
+            async with quotas.expensive(identity, topic, op):
                 order.append(name)
                 await ends.wait()
 
@@ -389,9 +389,9 @@ def test_expensive_requests_run_one_after_the_other() -> None:
         ends.set()
         await asyncio.gather(asked[0], *asked[2:])
         assert order[4:] == ["a2"]
-        assert budgets._held == {}
+        assert quotas._held == {}
         del asked  # the cancelled one's traceback has its turn
         gc.collect()
-        assert not budgets._turns
+        assert not quotas._locks
 
     run(main())

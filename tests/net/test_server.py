@@ -218,7 +218,7 @@ def test_an_address_has_its_share(mode: Mode) -> None:
             async with linked(mode, endpoint) as first:
                 few = await dial_from("127.0.0.3", endpoint)
                 idle = [await dial_from("127.0.0.2", endpoint) for _ in range(30)]
-                await until(lambda: server.admission.open == 4 + 1 + 1)
+                await until(lambda: server.limiter.open == 4 + 1 + 1)
                 await until(lambda: len(server._greeting) == 4 + 1)
                 assert "127.0.0.3" in {source for source, _ in server._greeting.values()}
                 await still_serves(mode, endpoint)
@@ -226,7 +226,7 @@ def test_an_address_has_its_share(mode: Mode) -> None:
                 for sock in (few, *idle):
                     sock.close()
             await until(lambda: not server._greeting and not server._served)
-            assert server.admission.open == 0
+            assert server.limiter.open == 0
 
     run(main())
 
@@ -239,7 +239,7 @@ def test_an_address_above_its_rate_is_dropped(mode: Mode, caplog: pytest.LogCapt
             for _ in range(40):
                 with contextlib.suppress(ConnectionResetError):  # it comes as early as that
                     (await dial_from("127.0.0.2", endpoint)).close()
-            await until(lambda: server.admission.refused[ConnectionRefusal.RATE] >= 30)
+            await until(lambda: server.limiter.refused[ConnectionRefusal.RATE] >= 30)
             assert echo.link is None
             await still_serves(mode, endpoint)
 

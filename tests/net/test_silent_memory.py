@@ -91,7 +91,7 @@ def test_silent_connections_leave_no_objects(authority: Authority) -> None:
         try:
             for _ in range(ROUNDS):
                 await a_round(mode, endpoint)
-                await until(lambda: not (server.admission.open or server._greeting or server._served))
+                await until(lambda: not (server.limiter.open or server._greeting or server._served))
                 await asyncio.sleep(2 * SOON.goodbye)
                 counts.append(counted())
                 memory.append(psutil.Process().memory_info().rss)

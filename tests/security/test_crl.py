@@ -195,7 +195,7 @@ def test_each_warning_once(files: Credentials, caplog: pytest.LogCaptureFixture)
         caplog.clear()
         clock[0] += 3600.0
         for _ in range(5):
-            watch.look(at)
+            watch.log_due(at)
         return [Path(record.args[0]).name for record in caplog.records]  # type: ignore[index, arg-type]
 
     end = next(item.end for item in expiries(files) if item.path == files.cert)

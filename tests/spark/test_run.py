@@ -241,7 +241,7 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
         looked.append(answer.name)
         return answer
 
-    monkeypatch.setattr(query_stop, "_look", slowly)
+    monkeypatch.setattr(query_stop, "_current_phase", slowly)
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
     query = rows.writeStream.foreachBatch(gated).option("checkpointLocation", str(checkpoint)).start()
     try:

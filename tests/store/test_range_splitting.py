@@ -44,30 +44,30 @@ def sizes(reader: CatalogReader, start: Position, end: Position, partition: int)
 
 def cut(log: TopicLog, start: Position, end: Position, **how: Any) -> list[RangePiece]:
     """Cut a range, step by step."""
-    cutter = log.planner.cutter(start, end, **how)
-    while (cuts := cutter.step()) is None:
+    splitter = log.planner.splitter(start, end, **how)
+    while (pieces := splitter.step()) is None:
         pass
-    return cuts
+    return pieces
 
 
 def check(
     reader: CatalogReader,
     start: Position,
     end: Position,
-    cuts: Sequence[RangePiece],
+    pieces: Sequence[RangePiece],
     *,
     wanted: Sequence[int] = range(PARTITIONS),
     max_rows: int | None = None,
     at_least: int = 1,
 ) -> None:
     """Compare the pieces with what a reader of the whole range gets."""
-    assert [piece.start for piece in cuts] == [start, *(piece.end for piece in cuts)][: len(cuts)]
-    assert not cuts or cuts[-1].end == end
+    assert [piece.start for piece in pieces] == [start, *(piece.end for piece in pieces)][: len(pieces)]
+    assert not pieces or pieces[-1].end == end
     for partition in wanted:
         whole = read(reader, start, end, partition)
-        assert [row for piece in cuts for row in read(reader, piece.start, piece.end, partition)] == whole
+        assert [row for piece in pieces for row in read(reader, piece.start, piece.end, partition)] == whole
     made = 0
-    for piece in cuts:
+    for piece in pieces:
         found = {k: size for k in wanted if (size := sizes(reader, piece.start, piece.end, k)) != (0, 0)}
         assert piece.partitions == tuple(sorted(found))
         assert found, "a piece without rows"
@@ -110,8 +110,8 @@ def test_a_page_ends_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     log.close()
 
 
-def shape(cuts: Sequence[RangePiece]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
-    return [(piece.end.place, piece.partitions) for piece in cuts]
+def shape(pieces: Sequence[RangePiece]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
+    return [(piece.end.place, piece.partitions) for piece in pieces]
 
 
 def test_pieces_are_about_equally_large(tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_a_batch_sealed_again_is_not_cut_inside(tmp_path: Path) -> None:
     fresh = lose(tmp_path, log, point)
     for batch_id in (1, 2):
         seal(fresh, batch_id, [[5] * 4, [5] * 4, []])
-    cuts = cut(fresh, fresh.batches.tail(), fresh.batches.head(), max_rows=10)
-    assert [piece.end.place for piece in cuts] == [(2, 0), (2, 4), (3, 0)]
-    cuts = cut(fresh, fresh.batches.tail(), fresh.batches.head(), at_least=99)
-    assert [piece.end.place for piece in cuts] == [(2, 0), *((2, r) for r in range(1, 8)), (3, 0)]
+    pieces = cut(fresh, fresh.batches.tail(), fresh.batches.head(), max_rows=10)
+    assert [piece.end.place for piece in pieces] == [(2, 0), (2, 4), (3, 0)]
+    pieces = cut(fresh, fresh.batches.tail(), fresh.batches.head(), at_least=99)
+    assert [piece.end.place for piece in pieces] == [(2, 0), *((2, r) for r in range(1, 8)), (3, 0)]
     fresh.close()
 
 
@@ -195,15 +195,15 @@ def test_each_step_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         seal(log, batch_id)
     asked: list[int] = []
     real = log.batches.at
-    cutter = log.planner.cutter(log.batches.tail(), log.batches.head(), at_least=20)
+    splitter = log.planner.splitter(log.batches.tail(), log.batches.head(), at_least=20)
     monkeypatch.setattr(log.batches, "at", lambda n, r=0: asked.append(n) or real(n, r))
     while True:
         before = len(asked)
-        cuts = cutter.step()
+        pieces = splitter.step()
         assert len(asked) - before <= 4
-        if cuts is not None:
+        if pieces is not None:
             break
-    assert len(cuts) == 20
+    assert len(pieces) == 20
     assert len(asked) >= 19
     log.close()
 
@@ -213,13 +213,13 @@ def test_a_range_removed_meanwhile_is_data_loss(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for batch_id in range(4):
         seal(log, batch_id)
-    cutter = log.planner.cutter(log.batches.tail(), log.batches.head(), at_least=4)
-    assert cutter.step() is None
+    splitter = log.planner.splitter(log.batches.tail(), log.batches.head(), at_least=4)
+    assert splitter.step() is None
     log.retirer.drop_oldest(1 << 40)
-    assert cutter.step() is None  # counted; now it begins to cut
-    assert cutter.step() is None
+    assert splitter.step() is None  # counted; now it begins to cut
+    assert splitter.step() is None
     with pytest.raises(DataLoss) as caught:
-        cutter.step()
+        splitter.step()
     assert caught.value.fields["reason"] == "removed"
     log.close()
 
@@ -273,9 +273,9 @@ def test_a_hundred_thousand_batches_are_cut_in_seconds(tmp_path: Path) -> None:
         )
         log._db.execute("UPDATE meta SET next_n = 100001, total_rows = total_rows * 100001")
     began = time.process_time()
-    cuts = cut(log, log.batches.tail(), log.batches.head(), at_least=300)
+    pieces = cut(log, log.batches.tail(), log.batches.head(), at_least=300)
     seconds = time.process_time() - began
-    assert len(cuts) == 100
+    assert len(pieces) == 100
     assert seconds < 20.0, f"{seconds:.1f} s of CPU"
     print(f"{seconds:.2f} s for 300,003 segments in two passes")
     log.close()

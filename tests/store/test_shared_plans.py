@@ -131,7 +131,7 @@ def test_a_count_and_an_end_are_of_now(log: TopicLog) -> None:
 
 
 def test_the_grant_is_checked_before_the_position(log: TopicLog) -> None:
-    log.plans.look()
+    log.plans.drop_stale()
     assert log.plans.acknowledge("a", 1, log.batches.at(1))
     assert not log.plans.acknowledge("a", 1, log.batches.at(1))  # repeated
     for name, grant in (("a", 2), ("a", 0), ("b", 1)):

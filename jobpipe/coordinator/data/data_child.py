@@ -71,7 +71,7 @@ class DataChild:
             if self._hosts:
                 self._write({"hosts": self._hosts})
 
-    def tell(self, topic: str, directory: Path, place: str) -> None:
+    def announce_topic(self, topic: str, directory: Path, place: str) -> None:
         """Say where a topic's spool is, and its place in the folders of host servers."""
         with self._lock:
             self._topics[topic] = {"topic": topic, "directory": str(directory), "place": place}

@@ -70,7 +70,7 @@ class DataService:
         self._trust = trust
         self._instance = instance
         self._open: dict[str, _OpenCatalog] = {}
-        self._looking: dict[str, asyncio.Future[_OpenCatalog]] = {}  # topics whose catalog is being opened or read
+        self._opening: dict[str, asyncio.Future[_OpenCatalog]] = {}  # topics whose catalog is being opened or read
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
         self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
@@ -80,19 +80,19 @@ class DataService:
         return self.directories.get(topic, self._config.spool_dir / topic)
 
     async def _catalog(self, topic: str) -> _OpenCatalog:
-        if (looking := self._looking.get(topic)) is not None:
+        if (looking := self._opening.get(topic)) is not None:
             await asyncio.wait({looking})  # it may have looked before we came; the next look is for all who wait here
-        if (looking := self._looking.get(topic)) is None:
-            looking = self._looking[topic] = asyncio.ensure_future(self._look(topic))
-            looking.add_done_callback(partial(self._looked, topic))
+        if (looking := self._opening.get(topic)) is None:
+            looking = self._opening[topic] = asyncio.ensure_future(self._open_catalog(topic))
+            looking.add_done_callback(partial(self._opened, topic))
         return await asyncio.shield(looking)  # a peer that leaves must not let another thread wait for a hung disk
 
-    def _looked(self, topic: str, looking: asyncio.Future[_OpenCatalog]) -> None:
-        del self._looking[topic]
+    def _opened(self, topic: str, looking: asyncio.Future[_OpenCatalog]) -> None:
+        del self._opening[topic]
         if not looking.cancelled():
             looking.exception()  # perhaps no request waits for it any more
 
-    async def _look(self, topic: str) -> _OpenCatalog:
+    async def _open_catalog(self, topic: str) -> _OpenCatalog:
         """Open the topic's catalog, if it is not open or another file has its place; one call a topic at a time.
 
         Whatever asks the disk does so in the topic's own thread: a spool that hangs holds up its own topic only.
@@ -168,7 +168,7 @@ class DataService:
             pieces, cursor = await catalog.run(partial(look, cursor=cursor))
             if not pieces and cursor is not None:  # what is wanted lies far from there
                 identity = identity_of(link.peer_names, link.peer)
-                async with self._trust.budgets.expensive(identity, link.hello.topic, "fetch"):
+                async with self._trust.quotas.expensive(identity, link.hello.topic, "fetch"):
                     while not pieces and cursor is not None:
                         pieces, cursor = await catalog.run(partial(look, cursor=cursor))
             for piece in pieces:

@@ -136,7 +136,7 @@ class AdminHandlers:
             return await self._audited(operation, answer, at, asked)
         if operation.expensive:
             identity = identity_of(at.link.peer_names, at.link.peer)
-            async with self._trust.budgets.expensive(identity, at.topic.topic, operation.name):
+            async with self._trust.quotas.expensive(identity, at.topic.topic, operation.name):
                 return await answer(at, asked)
         return await answer(at, asked)
 
@@ -240,7 +240,7 @@ class AdminHandlers:
 
         Asks no disk: the names are counted from the lines of the status, which may be old.
         """
-        told = self._trust.budgets.describe()
+        told = self._trust.quotas.describe()
         holders = (line["holder"] or {} for line in subscriptions)
         names = Counter(holder["owner"] for holder in holders if "owner" in holder)
         for kind, counts in (("names", names), (LEFT_OUT, lines_left_out())):

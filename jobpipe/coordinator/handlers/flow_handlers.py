@@ -87,7 +87,7 @@ class FlowHandlers:
             if topic.closed:
                 raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
             topic.subscribers.held_for_task(asked.name, asked.grant)
-            waiting.look()
+            waiting.snapshot()
             found = _nothing_yet(topic, asked) or await topic.flow_reads.read(asked)
             done = holder.halted or found.partitions > asked.partitions or any(each.has_rows for each in found.ranges)
             if found.ranges and (found.at_change or topic.waiting is not None):
@@ -155,10 +155,10 @@ class _Waiting:
         self._holder = holder
         self._partitions = partitions
         self._until = time.monotonic() + seconds
-        self._quiet = False  # it is to be told, soon, that there is nothing for it up to the head
-        self.look()
+        self._quiet = False  # it gets an answer soon: nothing for it up to the head
+        self.snapshot()
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Note what there is, right before it is looked at."""
         topic = self._topic
         self._head, self._waits, self._acks = topic.head, topic.waiting, topic.acked.notifications

@@ -237,17 +237,17 @@ class ReaderHandlers:
     async def _cut(self, at: Context, asked: reader_operations.CutRequest) -> reader_operations.CutReply:
         start, end, topic = asked.start, asked.end, at.topic
         make = partial(
-            topic.store.planner.cutter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least
+            topic.store.planner.splitter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least
         )
         if at.link.hello.role == "subscriber":
-            cutter = await topic.subscribers.cutter(at.name, _grant(asked), start, end, make)
+            splitter = await topic.subscribers.splitter(at.name, _grant(asked), start, end, make)
         else:
-            cutter = await topic.run(make, start, end)
-        while (cuts := await topic.run(cutter.step)) is None:
+            splitter = await topic.run(make, start, end)
+        while (split := await topic.run(splitter.step)) is None:
             pass  # what else the log's thread is to do comes in between
         pieces: list[reader_operations.CutPiece] = []
-        for cut in cuts:
-            pieces.append(reader_operations.CutPiece(cut.end, tuple(cut.partitions)))
+        for piece in split:
+            pieces.append(reader_operations.CutPiece(piece.end, tuple(piece.partitions)))
             if len(pieces) % 1000 == 0:
                 await asyncio.sleep(0)  # there may be 100,000
         return reader_operations.CutReply(pieces=tuple(pieces))

@@ -59,7 +59,7 @@ class ServedTopic(TopicState):
         asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None,
         known: LogSnapshot,
-        budgets: IdentityQuotas | None,
+        quotas: IdentityQuotas | None,
     ) -> None:
         """Use :meth:`open`."""
         super().__init__(topic, thread, asked, known)
@@ -73,7 +73,7 @@ class ServedTopic(TopicState):
         self.waiting: str | None = None
         self.subscribers = TopicSubscribers(self)
         self.slots = SlotBinder(self, self.subscribers)
-        self.leases = TopicLeases(self, budgets or IdentityQuotas())
+        self.leases = TopicLeases(self, quotas or IdentityQuotas())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
         self.flow_reads = FlowReads(self)
@@ -100,7 +100,7 @@ class ServedTopic(TopicState):
         store: TopicLog,
         asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None = None,
-        budgets: IdentityQuotas | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> ServedTopic:
         """Return the served topic, which owns the log from now on.
 
@@ -110,7 +110,7 @@ class ServedTopic(TopicState):
         thread = LogThread(topic, store)
         try:
             known = await thread.run(lambda: LogSnapshot.of(store))
-            return cls(topic, thread, asked, keep_recovery_point, known, budgets)
+            return cls(topic, thread, asked, keep_recovery_point, known, quotas)
         except BaseException:
             await thread.close(0.0)
             raise

@@ -56,12 +56,12 @@ class TopicLeases:
 
     Args:
         topic: whose leases.
-        budgets: what each identity holds.
+        quotas: what each identity holds.
     """
 
-    def __init__(self, topic: TopicState, budgets: IdentityQuotas) -> None:
+    def __init__(self, topic: TopicState, quotas: IdentityQuotas) -> None:
         self._topic = topic
-        self._budgets = budgets
+        self._quotas = quotas
         self._known: dict[str, ReadLease] = {}
         # By name, when it ends: of those that end sooner than the log knows. A renewal takes its name out in the log's
         # thread, where the log is told too, so none is shortened that was renewed since.
@@ -166,7 +166,7 @@ class TopicLeases:
                 limit=MAX_LEASES,
             )
         owner, now = identity_of(link.peer_names, link.peer), time.monotonic()
-        self._budgets.take(owner, "leases", 1)
+        self._quotas.acquire(owner, "leases", 1)
         known = self._known[name] = ReadLease(owner, now, now, link)
         return known
 
@@ -228,4 +228,4 @@ class TopicLeases:
         if self._known.get(name) is known:
             del self._known[name]
             self._sooner.pop(name, None)
-            self._budgets.give(known.owner, "leases", 1)
+            self._quotas.release(known.owner, "leases", 1)

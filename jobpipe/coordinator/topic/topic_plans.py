@@ -99,13 +99,13 @@ class TopicPlans:
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
         try:
-            told = await done
+            outcome = await done
         finally:
             self._leave(asked)
-        if told is None:
+        if outcome is None:
             assert asked.found is not None  # noqa: S101 - it has waited
             return asked.found
-        return told
+        return outcome
 
     async def _work(self) -> None:
         try:
@@ -162,7 +162,7 @@ class TopicPlans:
         What a disk refuses is tried once more after the log's thread has mended it, from there on.
         """
         plans, until = self._topic.store.plans, time.monotonic() + TURN_SECONDS
-        plans.look()
+        plans.drop_stale()
         for asked in group[len(turn.outcomes) :]:
             try:
                 turn.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)

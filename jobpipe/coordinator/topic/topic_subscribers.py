@@ -100,7 +100,7 @@ class TopicSubscribers:
             if (before.get("instance"), before.get("identity", "")) == (instance, identity):
                 store.slots.witness(name)
                 return known.grant, 1  # it outlived an earlier coordinator
-            store.slots.settle(name)  # while it can be told; tasks of the reader before bind nothing more
+            store.slots.close_unbound(name)  # while it can be told; tasks of the reader before bind nothing more
             whose = {"owner": owner} if owner else {}
             whose |= {"identity": identity} if identity else {}
             return store.subscriptions.grant(name, {"instance": instance, **where, **whose}), 0
@@ -287,10 +287,10 @@ class TopicSubscribers:
 
         return await self._topic.run(work)
 
-    async def cutter(
+    async def splitter(
         self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], RangeSplitter]
     ) -> RangeSplitter:
-        """Return what cuts a planned range; ``make`` is :meth:`ReadPlanner.cutter` with its limits.
+        """Return what cuts a planned range; ``make`` is :meth:`ReadPlanner.splitter` with its limits.
 
         Raises:
             TopicNotFound, DataLoss: as :meth:`describe`.
@@ -445,5 +445,5 @@ class TopicSubscribers:
             elif time.monotonic() - holder.seen > self._topic.config.read_timeout:
                 self._topic.store.subscriptions.drop_declared(name)
         for name in list(self._left):
-            self._topic.store.slots.settle(name)
+            self._topic.store.slots.close_unbound(name)
             self._left.discard(name)

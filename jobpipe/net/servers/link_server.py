@@ -23,7 +23,7 @@ class LinkServer(Listener[ServedLink]):
         timing: Deadlines.
         limits: How many connections, and how fast, see :class:`jobpipe.net.servers.listener.Listener`.
         max_age: Seconds after which the client must reconnect, or sooner if its certificate expires.
-        budgets: Counts and limits what each identity holds.
+        quotas: Counts and limits what each identity holds.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class LinkServer(Listener[ServedLink]):
         timing: LinkTimeouts | None = None,
         limits: ConnectionLimits | None = None,
         max_age: float | None = None,
-        budgets: IdentityQuotas | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> None:
-        deadlines, counted = timing or LinkTimeouts(), budgets or IdentityQuotas()
+        deadlines, counted = timing or LinkTimeouts(), quotas or IdentityQuotas()
         super().__init__(
             lambda forget: ServedLink(handler, deadlines, forget, counted),
             tls=tls,
@@ -44,7 +44,7 @@ class LinkServer(Listener[ServedLink]):
             limits=limits,
             max_age=max_age,
         )
-        self.budgets = counted
+        self.quotas = counted
 
     @property
     def links(self) -> Collection[Link]:

@@ -80,7 +80,7 @@ class ServedLink(Link):
         handler: LinkHandler,
         timing: LinkTimeouts,
         forget: Callable[[ServedLink], None],
-        budgets: IdentityQuotas | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> None:
         super().__init__(Side.SERVER, timing)
         self._handler = handler
@@ -90,7 +90,7 @@ class ServedLink(Link):
         self._held = 0
         self._received = 0  # bytes of requests and uploads that no handler has yet, as they are counted
         self._received_kind = "requests"  # the budget that they are counted to
-        self._budgets = budgets or IdentityQuotas()
+        self._quotas = quotas or IdentityQuotas()
         self._uploads = 0  # unanswered requests with one
         self._refusals = 0  # since the write buffer is full: none waits until the peer has taken them
         self.tasks: set[asyncio.Task[None]] = set()
@@ -156,7 +156,7 @@ class ServedLink(Link):
         if len(request.op) > MAX_OP or not request.op.isprintable():
             raise RemoteProtocolError(f"{self.peer}: an operation has at most {MAX_OP} characters", peer=self.peer)
         try:
-            self._budgets.take(self.identity, "requests", request.weight, bounded=not self.proven)
+            self._quotas.acquire(self.identity, "requests", request.weight, bounded=not self.proven)
         except LinkError as error:
             self._refuse_request(request, error)
             return
@@ -213,7 +213,7 @@ class ServedLink(Link):
             await self._drain()  # counts as unanswered until the peer takes it
 
     def _give_back(self, request: Request) -> None:
-        self._budgets.give(self.identity, "requests", request.weight)
+        self._quotas.release(self.identity, "requests", request.weight)
         self._hold(-request.weight)
 
     def _hold(self, size: int) -> None:
@@ -237,19 +237,19 @@ class ServedLink(Link):
     def _count_received(self, size: int) -> None:
         before, self._received = self._received, 0
         if before:
-            self._budgets.give(self.identity, self._received_kind, before)
+            self._quotas.release(self.identity, self._received_kind, before)
         if size:
             # Many tasks of one certificate upload at once, and each link is read up to the window of its uploads.
             # Those of the job itself count apart: a new one, which is not proven yet, must find room next to them.
             uploads = self._welcomed and self.hello.role == "publisher"
             self._received_kind = ("the job's uploads" if self.proven else "uploads") if uploads else "requests"
-            self._budgets.take(self.identity, self._received_kind, size, bounded=not self.proven)
+            self._quotas.acquire(self.identity, self._received_kind, size, bounded=not self.proven)
             self._received = size
 
     def _on_upload_taken(self, size: int) -> None:
         size = min(size, self._received)
         self._received -= size
-        self._budgets.give(self.identity, self._received_kind, size)
+        self._quotas.release(self.identity, self._received_kind, size)
 
     async def _send_answer(self, reply: Reply) -> None:
         """Send an answer when the peer has taken those before it, and wait until it takes this one.
@@ -267,7 +267,7 @@ class ServedLink(Link):
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
         size, reply = sum(map(len, encoded)), Reply(reply.id)  # what it was made from is let go
-        self._budgets.take(self.identity, "answers", size, bounded=not self.proven)
+        self._quotas.acquire(self.identity, "answers", size, bounded=not self.proven)
         try:
             if self._answering.locked() or not self._writable.is_set():
                 async with self._answering:
@@ -279,7 +279,7 @@ class ServedLink(Link):
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
         finally:
-            self._budgets.give(self.identity, "answers", size)
+            self._quotas.release(self.identity, "answers", size)
 
     def _answer_fault(self, request: Request, error: BaseException) -> None:
         if self._why is None and self._wire.phase is Phase.OPEN:

@@ -33,7 +33,7 @@ SOURCES = "PYSPARK_DRIVER_PYTHON"
 START_SECONDS = 20.0  # for a Python to start and to import jobpipe
 
 _chosen: str | None = None  # what `choose` has set
-_told: set[str] = set()  # messages that were logged, each once a process
+_warned: set[str] = set()  # messages that were logged, each once a process
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def _check(kind: Any, context: SparkContext | None) -> None:
 
 
 def _warn(message: str) -> None:
-    if message not in _told:
-        _told.add(message)
+    if message not in _warned:
+        _warned.add(message)
         log.warning("%s", message)
 
 

@@ -75,7 +75,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         topics.follow(start)
         ((topic, value),) = start.items()
         here, last = read_place(value)
-        self._ends.look(topics.session, [topic])
+        self._ends.fix_latest(topics.session, [topic])
         slot, end = uuid.uuid4().hex, self._ends.of(topic)
         witnessed = last is not None and last == self._made
         try:
@@ -130,7 +130,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
             return super().partitions(start, end)
         if slot == self._empty:
             return []  # its coordinator may be gone: all is acknowledged
-        self._ends.look(topics.session, [topic])
+        self._ends.fix_latest(topics.session, [topic])
         grant, place = topics.session.place(topic)
         wanted = SlotRange(
             topic=topic,

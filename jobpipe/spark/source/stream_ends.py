@@ -41,7 +41,7 @@ class StreamEnds:
         """Read up to the heads of now, or to the ends that lie before them."""
         self._now = {topic: session.end(topic, self._end_of(topic) or LATEST) for topic in topics}
 
-    def look(self, session: SubscriberSession, topics: Iterable[str]) -> None:
+    def fix_latest(self, session: SubscriberSession, topics: Iterable[str]) -> None:
         """Fix the ends at ``latest``, of all topics before any is planned; one that is away comes with its plan."""
         for topic in topics:
             if self._now is None and topic not in self._stops and self._end_of(topic) == LATEST:

@@ -118,7 +118,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics.follow(start)
         positions = self._positions(topics, start)
         new_topics = self._new_topics = topics.new_topics(positions, found_by_now=self._ends.now)
-        self._ends.look(topics.session, positions)
+        self._ends.fix_latest(topics.session, positions)
         planned = self._plan_all(topics.session, positions, limit)
         if planned == positions and not new_topics and not self._ends.now:
             known, held = self._ends.ahead(self._limits.known(positions)), self._limits.held

@@ -94,7 +94,7 @@ class RetentionCleaner:
         total = Removed(expired=tuple(expired))
         while True:
             dropped: list[Hold] = []
-            with self._told(dropped, EXPIRED), self._db.write():
+            with self._logs_dropped(dropped, EXPIRED), self._db.write():
                 self._leases.expire()
                 self._forget()
                 if policy.expire_holds:
@@ -125,7 +125,7 @@ class RetentionCleaner:
         total = Removed()
         while total.bytes < need:
             dropped: list[Hold] = []
-            with self._told(dropped, DROPPED), self._db.write():
+            with self._logs_dropped(dropped, DROPPED), self._db.write():
                 held = self._leases.lowest_n()
                 last = self._last(held, over=0, need=need - total.bytes, sealed_before=float("-inf"))
                 step, files = self._delete(last)
@@ -190,10 +190,10 @@ class RetentionCleaner:
         )
 
     @contextlib.contextmanager
-    def _told(self, dropped: list[Hold], why: str) -> Iterator[None]:
+    def _logs_dropped(self, dropped: list[Hold], why: str) -> Iterator[None]:
         """Log the holds that the transaction inside drops, if it commits."""
         yield
-        self._holds.tell(dropped, why)
+        self._holds.log_dropped(dropped, why)
 
     def _orphan(self, name: str, keep: Container[str]) -> bool:
         write_id = write_id_of(name)

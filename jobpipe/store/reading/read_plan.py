@@ -114,7 +114,7 @@ class ReadPlanner:
             end = until or batches.head()
             return UnreadRows(*_between(batches, start, end), end, until is not None or batches.ended())
 
-    def cutter(
+    def splitter(
         self,
         start: Position,
         end: Position,

@@ -69,7 +69,7 @@ class Planned:
 class SharedPlans:
     """Plans, and the acknowledgements that come with them. What it keeps is void as soon as the catalog changes.
 
-    A change of this process is seen at once, one of another process by :meth:`look`.
+    A change of this process is seen at once, one of another process by :meth:`drop_stale`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SharedPlans:
         self._fitting: dict[Position, Position | None] = {}
         self._plans: dict[PlanQuery, Planned] = {}
 
-    def look(self) -> None:
+    def drop_stale(self) -> None:
         """Forget what is kept if any process has changed the catalog since."""
         version = self._db.version()
         if version != self._version:
@@ -139,7 +139,7 @@ class SharedPlans:
 
     def plan_fresh(self, order: PlanQuery) -> Planned:
         """Return what comes next, as the catalog is now; raises as :meth:`plan`."""
-        self.look()
+        self.drop_stale()
         return self.plan(order)
 
     def _plan(self, here: Position, order: PlanQuery) -> Planned:
@@ -173,7 +173,7 @@ class SharedPlans:
             DataLoss: reading cannot go on there.
         """
         if self._db.changes != self._version[:2]:
-            self.look()
+            self.drop_stale()
         if start not in self._fitting:
             here = self._recovery.resolve(start)
             if here is not None:

@@ -112,7 +112,7 @@ class Slots:
             self._end(name, slot, end)
         return self.get(name, grant, slot)
 
-    def settle(self, name: str) -> None:
+    def close_unbound(self, name: str) -> None:
         """Let a subscription's slots of this epoch that are not bound end where they begin: their reader has left.
 
         A task that still comes gets no row, and the next slot begins at the same place. In a later epoch it could not

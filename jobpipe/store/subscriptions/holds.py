@@ -143,7 +143,7 @@ class Holds:
         query = f"{_ROWS} WHERE h.gap_up IS NULL AND h.n < ? ORDER BY h.n, h.name"
         return self._drop(self._db.all(query, self._batches.tail_n()), DROPPED)
 
-    def tell(self, dropped: list[Hold], why: str) -> None:
+    def log_dropped(self, dropped: list[Hold], why: str) -> None:
         """Log what was dropped, once that is committed."""
         for hold in dropped:
             log.warning(

@@ -98,16 +98,18 @@ class TreeJobs(Jobs):
         return self._reader.jobs()
 
     def state(self, pipeline: str, job: str) -> JobRecords:
-        return self._look((pipeline, job)).state
+        return self._read_job((pipeline, job)).state
 
     def watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
         key = (pipeline, job)
         self._paths.job(*key)
-        watch = TreeWatch(self._nodes, f"job {pipeline}/{job}", lambda notify: self._look(key, notify).state, callback)
+        watch = TreeWatch(
+            self._nodes, f"job {pipeline}/{job}", lambda notify: self._read_job(key, notify).state, callback
+        )
         self._add(watch)
         return watch
 
-    def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
+    def _read_job(self, key: _Key, notify: Notify | None = None) -> _Found:
         """Return the nodes as they stood together.
 
         Making or removing a lease, and leaving an end record, moves the order's version. So if the version is the same
@@ -152,7 +154,7 @@ class TreeJobs(Jobs):
 
     def remove_order(self, pipeline: str, job: str, version: int) -> None:
         path = self._paths.job(pipeline, job)
-        found = self._look((pipeline, job))
+        found = self._read_job((pipeline, job))
         if found.order_node is None or found.order_node.version != version:
             raise OrderChanged(pipeline, job)
         if found.lease_node is not None and found.lease_node.session != 0:
@@ -236,7 +238,7 @@ class TreeJobs(Jobs):
     def evict_lease(self, pipeline: str, job: str, instance: str) -> None:
         key, path = (pipeline, job), self._paths.job(pipeline, job)
         for _ in attempts(self._options.connect_timeout):
-            found = self._look(key)
+            found = self._read_job(key)
             if found.lease_node is None or found.lease is None or found.lease.instance != instance:
                 return
             if self._commit(path, found, [Delete(f"{path}/lease", found.lease_node.version)]):
@@ -246,7 +248,7 @@ class TreeJobs(Jobs):
     def _write(self, key: _Key, lease: Lease, *, asked: bool) -> None:
         path, data = self._paths.job(*key), lease.to_bytes()
         for _ in attempts(self._options.connect_timeout):
-            found = self._look(key)
+            found = self._read_job(key)
             if not found.names(lease.run, lease.attempt):
                 raise NotOrdered(*key, _ordered(found.order))
             node, operations = found.lease_node, []
@@ -268,7 +270,7 @@ class TreeJobs(Jobs):
         path = self._paths.job(*key)
         data = None if end is None else end.to_bytes()
         for _ in attempts(self._options.connect_timeout):
-            found = self._look(key)
+            found = self._read_job(key)
             node, before = found.lease_node, found.end_node
             ours = node is not None and self._nodes.had_session(node.session)
             if not ours and (data is None or (before is not None and before.data == data)):
