@@ -221,7 +221,7 @@ class Coordinator:
             if not asked.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.required.declare, asked.required)
                 await asyncio.to_thread(store.holds.clip, config.hold_max_time)
-            swept = 0 if asked.serve else await asyncio.to_thread(store.retirer.sweep, asked.in_progress)
+            swept = 0 if asked.serve else await asyncio.to_thread(store.cleaner.sweep, asked.in_progress)
             await asyncio.to_thread(store.mark, self.instance)
             place = log_place(topic, store.log_id, store.write_token)
             await asyncio.to_thread(self._data.announce_topic, topic, config.spool_dir / topic, place)

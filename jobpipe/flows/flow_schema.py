@@ -1,4 +1,4 @@
-"""The schema in which a flow's function gets its batches: learned when the flow starts, and kept until it ends.
+"""The schema in which a flow's function gets its batches: fixed when the flow starts, and kept until it ends.
 
 It is the newest that is published, as a query's; if the batch that comes next does not fit that, it is this batch's. So
 a flow that ended before a schema that does not fit goes on with it when it is started again.

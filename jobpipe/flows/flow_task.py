@@ -1,4 +1,4 @@
-"""One task of a flow job: reads some partitions, calls the function, publishes what it returns. It does not end."""
+"""One task of a flow job: reads some partitions, calls the function, publishes the result. Runs until stopped."""
 
 from __future__ import annotations
 

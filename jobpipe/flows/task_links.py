@@ -1,4 +1,4 @@
-"""A task's way to the coordinator of a topic."""
+"""A task's link to the coordinator of a topic, dialled again after a cut."""
 
 from __future__ import annotations
 

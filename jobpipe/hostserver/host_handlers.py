@@ -1,4 +1,4 @@
-"""The host server's answers: takes segments of tasks on its host, streams them to readers, removes what it is told to.
+"""The host server's handlers: take segments of tasks on its host, stream them to readers, remove them.
 
 It knows no catalog. Which bytes make up a range, and their checksums, a topic's coordinator says; readers bring it
 along. So what a reader accepts is what was sealed, whatever lies here.

@@ -1,4 +1,4 @@
-"""Where a process runs, as far as its id means anything: host, boot, and PID namespace."""
+"""The scope of a process id (host, boot, PID namespace), and whether a process is alive."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_definition_is_whole(about: Option) -> None:
     assert about.group
     known = {other.name for other in (*SOURCE_OPTIONS, *WRITER_OPTIONS)}
     assert known.issuperset((*about.needs, *about.excludes))
-    if about.default is not None or about.kind.nullable:
+    if about.default is not None or about.value_type.nullable:
         assert about.parse(about.default_text) == about.parse(about.default)
     assert all(about.parse(text) is not None for text in about.recommended)
     for name in (about.name, *about.also):

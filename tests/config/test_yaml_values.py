@@ -50,8 +50,8 @@ def by_name(about: Key) -> str:
 
 @pytest.mark.parametrize("about", keys(), ids=by_name)
 def test_a_list(file: Path, about: Key) -> None:
-    if about.kind.name in LISTS:
-        raw, value = LISTS[about.kind.name]
+    if about.value_type.name in LISTS:
+        raw, value = LISTS[about.value_type.name]
         assert given(file, about, raw) == value
         require_refused(file, about, [*raw, [raw[0]]])
         require_refused(file, about, raw * 51)
@@ -72,7 +72,7 @@ def test_a_section(file: Path, about: Key) -> None:
 
 @pytest.mark.parametrize("about", keys(), ids=by_name)
 def test_a_boolean(file: Path, about: Key) -> None:
-    if about.kind.name == "boolean":
+    if about.value_type.name == "boolean":
         assert given(file, about, about.default) is about.default
     else:
         require_refused(file, about, True)
@@ -81,7 +81,7 @@ def test_a_boolean(file: Path, about: Key) -> None:
 
 @pytest.mark.parametrize("about", keys(), ids=by_name)
 def test_a_number(file: Path, about: Key) -> None:
-    if about.kind.name in NUMBERS:
+    if about.value_type.name in NUMBERS:
         number = 4 if about.default is None else about.parse(about.default)
         number = number[0] if isinstance(number, tuple) else number
         assert given(file, about, number) == about.parse(str(number))
@@ -94,7 +94,7 @@ def test_a_number(file: Path, about: Key) -> None:
 
 @pytest.mark.parametrize("about", keys(), ids=by_name)
 def test_null(file: Path, about: Key) -> None:
-    if about.kind.nullable:
+    if about.value_type.nullable:
         value = given(file, about, None)
         assert value is None or value == about.default or about.default is None  # a place below jobpipe.home
     else:

@@ -390,7 +390,7 @@ def test_room_is_asked_for_as_it_is_sealed(world: World) -> None:
         assert (refused.value.fields["reason"], number > 0) == (NO_ROOM, True)
         assert "is full" in ((await asking.begin(number)).full or "")
         assert asking.topic.waiting is None
-        await asking.topic.run(asking.topic.store.retirer.drop_oldest, 1000)
+        await asking.topic.run(asking.topic.store.cleaner.drop_oldest, 1000)
         assert (await asking.append(number)).position.n == asking.topic.head.n
 
     run(scenario())

@@ -112,7 +112,7 @@ def test_a_file_that_goes_between_the_look_and_the_mapping(tmp_path: Path, remov
 
     def act() -> None:
         if removed:
-            log.retirer.retain(AT_ONCE)
+            log.cleaner.retain(AT_ONCE)
         else:
             for file in log.segments.iterdir():
                 file.unlink()
@@ -141,7 +141,7 @@ def test_a_file_that_goes_before_it_is_looked_at(tmp_path: Path, monkeypatch: py
 
     def looking(path: Path, needed: int) -> None:
         assert not reader._db._connection.in_transaction
-        log.retirer.retain(AT_ONCE)
+        log.cleaner.retain(AT_ONCE)
         real(path, needed)
 
     monkeypatch.setattr(module, "check_length", looking)

@@ -1,4 +1,4 @@
-"""The thread that works for many identities by turns."""
+"""The thread that works for many identities, round robin."""
 
 from __future__ import annotations
 

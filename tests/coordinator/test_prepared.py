@@ -122,7 +122,7 @@ class Asking:
     async def swept(self) -> int:
         """Return how many files a sweep removes."""
         topic = self.topic
-        return await topic.run(topic.store.retirer.sweep, topic.being_written)
+        return await topic.run(topic.store.cleaner.sweep, topic.being_written)
 
 
 def admitted(reply: PrepareReply) -> str:

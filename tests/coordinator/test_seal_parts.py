@@ -269,7 +269,7 @@ def test_a_sweep_keeps_what_a_live_claim_writes(world: World) -> None:
         parts = [target.part(number, 1, 0, write_id=write_id) for number, write_id in enumerate(ids)]
 
         async def sweep() -> int:
-            return await topic.run(topic.store.retirer.sweep, topic.being_written)
+            return await topic.run(topic.store.cleaner.sweep, topic.being_written)
 
         assert await sweep() == 0
         (new,) = await target.claim(0)
@@ -379,7 +379,7 @@ def test_a_grant_gives_no_cursors_of_a_flow_that_publishes(world: World) -> None
         begun, cursors, claimed, sealed = await ask("alerts", topic.log_id, own, Position(topic.log_id, 1, 7))
         assert [len(each.cursors) for each in (begun, cursors, claimed)] == [1, 1, 1]
         assert sealed.parts[0].position.n == 7, "its own cursor is its own"
-        assert await topic.run(topic.store.retirer.sweep, topic.being_written) == 0, "nor does it give up their files"
+        assert await topic.run(topic.store.cleaner.sweep, topic.being_written) == 0, "nor does it give up their files"
         for refused in await ask("orders", LOG, at(0), at(1)):
             assert isinstance(refused, NotAuthorized), refused
         assert (await answered(target.seal((part, segments)))).parts[0].position == at(1)
@@ -477,7 +477,7 @@ def test_a_task_that_waited_for_room_and_died(world: World, seals: bool) -> None
         assert (await target.ask(cursors, "publisher")).full
         assert topic.waiting is not None
         await topic.subscribers.acknowledge("reader", grant, topic.head)
-        await topic.run(topic.store.retirer.retain, topic.retention, need=10**9)
+        await topic.run(topic.store.cleaner.retain, topic.retention, need=10**9)
         assert topic.waiting is not None
         if seals:
             assert (await answered(target.seal(target.part(0, claim, done + 1, count=1)))).room

@@ -1,4 +1,4 @@
-"""Plans that wait, and that share turns of the log's thread: who is answered when, and with what."""
+"""Plans that wait, and that are made in groups in the log's thread: who is answered when, and with what."""
 
 from __future__ import annotations
 

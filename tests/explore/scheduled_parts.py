@@ -136,7 +136,7 @@ class _Hosts:
         if topic.publishing and topic.uses_hosts:
             names = sorted(path.name for path in folder.iterdir())
             with contextlib.suppress(JobpipeError):
-                for name in await topic.run(topic.store.retirer.orphans, names, topic.writing):
+                for name in await topic.run(topic.store.cleaner.orphans, names, topic.writing):
                     (folder / name).unlink(missing_ok=True)
 
     def describe(self, kept: Any) -> list[Any]:

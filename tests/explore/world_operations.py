@@ -204,7 +204,7 @@ async def _seal_late(stage: Stage) -> Any:
     if not late.done():
         await stage.begin(stage.a, stage.batch_id)
         await stage.a.host.host_servers._sweep(topic, HOST, str(HOST_ENDPOINT))
-        await topic.run(topic.store.retirer.sweep, topic.writing)
+        await topic.run(topic.store.cleaner.sweep, topic.writing)
     with contextlib.suppress(JobpipeError):
         await late
     await stage.batch(stage.a, stage.batch_id, inline=False)

@@ -48,7 +48,7 @@ def put(log: TopicLog, first: int, stop: int, layout: Sequence[Sequence[int]], p
 
 
 def drop_before(log: TopicLog, n: int) -> None:
-    log.retirer.drop_oldest(log.batches.before(n)[1] - log.batches.before(log.batches.tail_n())[1])
+    log.cleaner.drop_oldest(log.batches.before(n)[1] - log.batches.before(log.batches.tail_n())[1])
     assert log.batches.tail_n() == n
 
 

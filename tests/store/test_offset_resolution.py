@@ -51,7 +51,7 @@ def _is_there(boundary: Boundary, log: TopicLog) -> bool:
 
 
 def start(log: TopicLog, boundary: Boundary, committed: Position | None = None, **more: Any) -> Position:
-    return log.locator.locate(boundary, None, committed=committed or log.batches.tail(), **more).start
+    return log.resolver.resolve(boundary, None, committed=committed or log.batches.tail(), **more).start
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_log_is_searched_as_a_list_is(
     log = open_log(tmp_path_factory.mktemp("locate"), wall=clock)
     times = publish(log, clock, walls)
     for _ in range(min(removed, len(times))):
-        log.retirer.drop_oldest(1) if log.used_bytes() else None
+        log.cleaner.drop_oldest(1) if log.used_bytes() else None
     tail, head, clock.ms = log.batches.tail().n, log.batches.head().n, now
     assert head == len(times)
     there = range(tail, head)
@@ -94,7 +94,7 @@ def test_a_log_is_searched_as_a_list_is(
         assert caught.value.fields == {"topic": TOPIC, "time": asked, "newest": times[-1] if times else None}
 
     # An end by time: decided if a batch of then or later is there, or was, or the clock has come so far.
-    end = log.locator.end(time)
+    end = log.resolver.end(time)
     if matching:
         assert end is not None
         assert end.n == matching[0]
@@ -105,7 +105,7 @@ def test_a_log_is_searched_as_a_list_is(
 
     # Offsets.
     assert (start(log, EARLIEST), start(log, LATEST)) == (log.batches.tail(), log.batches.head())
-    here = log.locator.end(Boundary("offset", offset))
+    here = log.resolver.end(Boundary("offset", offset))
     assert here == (log.batches.at(offset) if offset <= head else None)
     if tail <= offset <= head:
         assert start(log, Boundary("offset", offset)) == log.batches.at(offset)
@@ -114,7 +114,7 @@ def test_a_log_is_searched_as_a_list_is(
         with pytest.raises(DataLoss) as lost:
             start(log, Boundary("offset", offset))
         assert lost.value.fields["reason"] == ("removed" if offset < tail else "beyond head")
-    skipped = log.locator.locate(
+    skipped = log.resolver.resolve(
         Boundary("offset", min(offset, head)), None, committed=log.batches.tail(), skip_removed=True
     )
     assert (skipped.start.n, skipped.lost) == (max(min(offset, head), tail), max(tail - offset, 0))
@@ -129,9 +129,9 @@ def test_a_log_is_searched_as_a_list_is(
         data.draw(st.one_of(st.just(EARLIEST), ends.filter(lambda end: _is_there(end, log)))),
         data.draw(ends),
     )
-    begin, stop = start(log, first), log.locator.end(second)
+    begin, stop = start(log, first), log.resolver.end(second)
     if stop is None or begin.place <= stop.place:
-        window = log.locator.locate(first, second, committed=log.batches.tail())
+        window = log.resolver.resolve(first, second, committed=log.batches.tail())
         assert (window.start, window.end, window.lost) == (begin, stop, 0)
         assert [
             n
@@ -140,7 +140,7 @@ def test_a_log_is_searched_as_a_list_is(
         ] == list(range(begin.n, head if stop is None else stop.n))
     else:
         with pytest.raises(ConfigError, match="after its end") as behind:
-            log.locator.locate(first, second, committed=log.batches.tail())
+            log.resolver.resolve(first, second, committed=log.batches.tail())
         assert (behind.value.fields["start"], behind.value.fields["end"]) == (begin.to_json(), stop.to_json())
     log.close()
 
@@ -167,7 +167,7 @@ def test_an_end_by_time_stays_where_it_was_decided(
     log = open_log(home, wall=clock)
     publish(log, clock, walls)
     clock.ms = now
-    decided = log.locator.end(Boundary("time", asked))
+    decided = log.resolver.end(Boundary("time", asked))
     if again:
         log.close()
         log = open_log(home, wall=clock)
@@ -177,7 +177,7 @@ def test_an_end_by_time_stays_where_it_was_decided(
             log.seal(NewBatch.end_mark(2), [])
         else:
             seal(log, 100 + batch_id)
-        now_decided = log.locator.end(Boundary("time", asked))
+        now_decided = log.resolver.end(Boundary("time", asked))
         if decided is None:
             decided = now_decided
         else:
@@ -207,17 +207,17 @@ def test_positions_as_ends(tmp_path: Path) -> None:
     for batch_id in range(3):
         seal(log, batch_id, [[1, 1], [1]])
     inside = replace(log.batches.at(1), r=2)
-    assert log.locator.end(Boundary("position", inside)) == inside
+    assert log.resolver.end(Boundary("position", inside)) == inside
     assert start(log, Boundary("position", inside)) == inside
-    window = log.locator.locate(EARLIEST, Boundary("position", inside), committed=log.batches.tail())
+    window = log.resolver.resolve(EARLIEST, Boundary("position", inside), committed=log.batches.tail())
     assert [plan.rows for plan in log.planner.describe(window.start, window.end)] == [5]  # type: ignore[arg-type]
-    log.retirer.drop_oldest(1)
-    log.retirer.drop_oldest(1)
+    log.cleaner.drop_oldest(1)
+    log.cleaner.drop_oldest(1)
     assert log.batches.tail().n == 2
-    assert log.locator.end(Boundary("position", inside)) == inside
+    assert log.resolver.end(Boundary("position", inside)) == inside
     with pytest.raises(ConfigError, match="begins at offset 2, after its end at offset 1, record batch 2"):
-        log.locator.locate(EARLIEST, Boundary("position", inside), committed=log.batches.tail())
-    gone = log.locator.locate(
+        log.resolver.resolve(EARLIEST, Boundary("position", inside), committed=log.batches.tail())
+    gone = log.resolver.resolve(
         Boundary("position", log.batches.at(1)), Boundary("offset", 1), committed=log.batches.tail(), skip_removed=True
     )
     assert (gone.start, gone.end, gone.lost) == (log.batches.at(2), log.batches.at(2), 1)
@@ -226,12 +226,12 @@ def test_positions_as_ends(tmp_path: Path) -> None:
         (replace(log.batches.head(), n=4), "beyond head"),
         (replace(log.batches.head(), epoch=9), "epoch"),
     ):
-        for find in (log.locator.end, lambda boundary: start(log, boundary, skip_removed=True)):
+        for find in (log.resolver.end, lambda boundary: start(log, boundary, skip_removed=True)):
             with pytest.raises(DataLoss) as caught:
                 find(Boundary("position", position))
             assert caught.value.fields["reason"] == reason
     with pytest.raises(RemoteProtocolError, match="cannot end at committed"):
-        log.locator.end(COMMITTED)
+        log.resolver.end(COMMITTED)
     log.close()
 
 
@@ -258,10 +258,10 @@ def test_an_end_decided_by_the_clock_needs_the_epoch(tmp_path: Path) -> None:
     seal(log, 0)
     clock.ms = 10
     serving = look_into(tmp_path, wall=clock)
-    assert serving.locator.end(Boundary("time", 7)) == log.batches.head()
+    assert serving.resolver.end(Boundary("time", 7)) == log.batches.head()
     log.take_over(5, "next")
     with pytest.raises(Exception, match="epoch"):
-        serving.locator.end(Boundary("time", 8))
+        serving.resolver.end(Boundary("time", 8))
     log.close()
     serving.close()
 

@@ -215,7 +215,7 @@ def test_a_range_removed_meanwhile_is_data_loss(tmp_path: Path) -> None:
         seal(log, batch_id)
     splitter = log.planner.splitter(log.batches.tail(), log.batches.head(), at_least=4)
     assert splitter.step() is None
-    log.retirer.drop_oldest(1 << 40)
+    log.cleaner.drop_oldest(1 << 40)
     assert splitter.step() is None  # counted; now it begins to cut
     assert splitter.step() is None
     with pytest.raises(DataLoss) as caught:

@@ -242,11 +242,11 @@ def test_positions_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert reason(log, Position(name, 3, 5)) == "epoch"
     assert reason(log, Position(name, 1, 0)) == "epoch"
     assert reason(log, Position(name, 3, 1, 3)) == "beyond batch"
-    log.retirer.drop_oldest(1)
+    log.cleaner.drop_oldest(1)
     assert log.batches.tail() == Position(name, 3, 1)
     assert reason(log, Position(name, 0, 0)) == "removed"
     assert reason(log, Position(name, 3, 0)) == "epoch"
-    log.retirer.drop_oldest(1 << 40)
+    log.cleaner.drop_oldest(1 << 40)
     assert log.batches.tail() == log.batches.head() == Position(name, 7, 5)
     assert reason(log, Position(name, 3, 3)) == "removed"
     log.close()
@@ -315,7 +315,7 @@ def test_what_is_removed_between_two_pages_is_data_loss(tmp_path: Path) -> None:
     start, end = log.batches.tail(), log.batches.head()
     _, cursor = reader.segments(start, end, 0, limit=1)
     assert cursor is not None
-    log.retirer.drop_oldest(log.used_bytes() * 3 // 4)
+    log.cleaner.drop_oldest(log.used_bytes() * 3 // 4)
     with pytest.raises(DataLoss) as caught:
         reader.segments(start, end, 0, limit=1, cursor=cursor)
     assert caught.value.fields["reason"] == "removed"

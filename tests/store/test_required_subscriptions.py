@@ -75,9 +75,9 @@ def test_a_new_one_keeps_what_is_there_and_one_that_is_none_expires(log: TopicLo
     assert list(log.subscriptions.names()) == ["audit"], "what was dropped is not made again by the way"
     assert log.subscriptions.get("audit").acked == log.batches.tail()
     log.clock.tick(1e12)
-    assert log.retirer.retain(ALL).expired == ()
+    assert log.cleaner.retain(ALL).expired == ()
     log.required.change("audit", required=False)
-    assert log.retirer.retain(ALL).expired == ("audit",)
+    assert log.cleaner.retain(ALL).expired == ("audit",)
 
 
 def test_many_are_read_again_once(log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:

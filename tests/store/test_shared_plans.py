@@ -36,7 +36,7 @@ def order(log: TopicLog, n: int, limits: ReadLimits = NO_LIMITS, **more: bool) -
 
 
 def drop_oldest(log: TopicLog) -> None:
-    log.retirer.drop_oldest(1)
+    log.cleaner.drop_oldest(1)
 
 
 CHANGES: dict[str, Callable[[TopicLog], object]] = {

@@ -1,4 +1,4 @@
-"""Kinds of values that are lists: in YAML a list, or, as everywhere, a text with commas between the members."""
+"""Types of values that are lists: in YAML a list, or, as everywhere, a text with commas between the members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of values that only keys of network and registry have: ports, hosts, addresses, paths, classes, ACLs."""
+"""Types of values that only keys of network and registry have: ports, hosts, addresses, paths, classes, ACLs."""
 
 from __future__ import annotations
 

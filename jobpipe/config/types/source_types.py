@@ -1,4 +1,4 @@
-"""Kinds of values that only options of the source have: topics, places in their logs, times.
+"""Types of values that only options of the source have: topics, places in their logs, times.
 
 An option is a text; JSON in it is read here, strictly: a name given twice is a mistake.
 """

@@ -1,7 +1,7 @@
-"""Kinds of configuration values: text to value, value to text, and what to say when a value does not fit.
+"""Types of configuration values: text to value, value to text, and what to say when a value does not fit.
 
-Each kind reads what YAML gives (numbers, booleans, null, text) and what options and the environment give (text only).
-For every value ``v`` of a kind, ``parse(format(v)) == v``.
+Each type reads what YAML gives (numbers, booleans, null, text) and what options and the environment give (text only).
+For every value ``v`` of a type, ``parse(format(v)) == v``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobpipe.config.types.secrets import EXPECTED, Secret, parse_secret
 
 
 class BadValueError(ValueError):
-    """A value does not fit its kind; the text, if any, says more than ``ValueType.expected``."""
+    """A value does not fit its type; the text, if any, says more than ``ValueType.expected``."""
 
 
 class NoHomeError(BadValueError):
@@ -63,7 +63,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE 
 
 
 def duration(minimum: float = 0.0) -> ValueType:
-    """Return the kind of times, in seconds as a float, not below ``minimum``."""
+    """Return the type of times, in seconds as a float, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> float:
         number, unit = _split(raw)
@@ -82,7 +82,7 @@ def duration(minimum: float = 0.0) -> ValueType:
 
 
 def size(minimum: int = 0) -> ValueType:
-    """Return the kind of sizes, in whole bytes, not below ``minimum``."""
+    """Return the type of sizes, in whole bytes, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> int:
         number, unit = _split(raw)
@@ -101,7 +101,7 @@ def size(minimum: int = 0) -> ValueType:
 
 
 def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueType:
-    """Return the kind of whole numbers from ``minimum`` to ``maximum``."""
+    """Return the type of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(raw: object, _base: Path) -> int:
         number = plain_whole(raw)
@@ -114,7 +114,7 @@ def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueType:
 
 
 def choice(*values: str) -> ValueType:
-    """Return the kind of one word out of ``values``."""
+    """Return the type of one word out of ``values``."""
     listed = " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
     def parse(raw: object, _base: Path) -> str:
@@ -126,18 +126,18 @@ def choice(*values: str) -> ValueType:
     return ValueType("choice", listed, parse)
 
 
-def optional(kind: ValueType) -> ValueType:
-    """Return ``kind`` with null (also the words ``null`` and the empty text) allowed and read as None."""
+def optional(inner: ValueType) -> ValueType:
+    """Return ``inner`` with null (also the words ``null`` and the empty text) allowed and read as None."""
 
     def parse(raw: object, base: Path) -> Any:
         if raw is None or (isinstance(raw, str) and raw.strip().lower() in ("", "null")):
             return None
-        return kind.parse(raw, base)
+        return inner.parse(raw, base)
 
     def write(value: Any) -> str:
-        return "null" if value is None else kind.format(value)
+        return "null" if value is None else inner.format(value)
 
-    return ValueType(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
+    return ValueType(inner.name, f"{inner.expected}, or null", parse, write, nullable=True)
 
 
 def _parse_boolean(raw: object, _base: Path) -> bool:
@@ -195,7 +195,7 @@ BOOLEAN = ValueType("boolean", "true or false", _parse_boolean, lambda value: "t
 PATH = ValueType("path", "a path; ~ is the home folder", _parse_path)
 TEXT = ValueType("name", "a text on one line", _parse_line)
 SECRET = ValueType("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
-"""Of passwords and the like; a key of this kind is defined with ``secret=True``. A literal secret is refused."""
+"""Of passwords and the like; a key of this type is defined with ``secret=True``. A literal secret is refused."""
 
 
 def plain_text(raw: object) -> str:

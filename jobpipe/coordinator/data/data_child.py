@@ -1,4 +1,4 @@
-"""The coordinator's data process, as its parent sees it: started, told where spools are, started again when it dies."""
+"""The coordinator's data process, as its parent sees it: started, configured, started again when it dies."""
 
 from __future__ import annotations
 

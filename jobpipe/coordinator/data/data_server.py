@@ -1,4 +1,4 @@
-"""The data server's answers: streams segments to readers as they lie on disk, and takes segments from remote tasks.
+"""The data server: streams segments to readers as they lie on disk, and takes segments from remote tasks.
 
 It runs in a process of its own, so that streaming never delays the control loop, and reads the catalogs through
 read-only connections; it decides nothing.

@@ -1,4 +1,4 @@
-"""The coordinator's answers: one method for each operation of publishers, subscribers and administrators.
+"""The coordinator's handlers: one method for each operation of publishers, subscribers and administrators.
 
 What may be asked, by which roles, is in :mod:`jobpipe.operations.coordinator_operations`: what comes in here has been
 checked there. Positions travel as JSON objects with the keys ``log``, ``epoch``, ``n`` and ``r``, boundaries with

@@ -1,4 +1,4 @@
-"""The coordinator's answers to publishers: one method an operation."""
+"""The coordinator's handlers for publishers: one method an operation."""
 
 from __future__ import annotations
 

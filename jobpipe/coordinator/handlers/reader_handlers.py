@@ -1,4 +1,4 @@
-"""The coordinator's answers to subscribers and readers: one method an operation."""
+"""The coordinator's handlers for subscribers and readers: one method an operation."""
 
 from __future__ import annotations
 
@@ -183,9 +183,9 @@ class ReaderHandlers:
             known = topic.store.subscriptions.find(asked.name)
             acked, tail = None if known is None else known.acked, topic.store.batches.tail()
             if start is None:
-                window = ResolvedRange(tail, None if end is None else topic.store.locator.end(end), 0)
+                window = ResolvedRange(tail, None if end is None else topic.store.resolver.end(end), 0)
             else:
-                window = topic.store.locator.locate(
+                window = topic.store.resolver.resolve(
                     start, end, committed=acked or tail, skip_removed=asked.skip_removed
                 )
             return reader_operations.Bounds(

@@ -123,7 +123,7 @@ class HostServers:
             return
         self._tidying.add(topic)
         try:
-            urgent = await topic.run(topic.store.retirer.hosts_to_sweep) if topic.publishing else ()
+            urgent = await topic.run(topic.store.cleaner.hosts_to_sweep) if topic.publishing else ()
             now = time.monotonic()
             self._swept_at = {key: at for key, at in self._swept_at.items() if now - at < SWEEP_SECONDS}
             for host, endpoint in list(self._endpoints.items()):
@@ -153,7 +153,7 @@ class HostServers:
                 if not files:
                     break
                 after = files[-1]
-                orphans = await topic.run(topic.store.retirer.orphans, list(files), topic.being_written)
+                orphans = await topic.run(topic.store.cleaner.orphans, list(files), topic.being_written)
                 if orphans:
                     remove = RemoveRequest(log_id, token, tuple(orphans))
                     removed += (await ask(link, remove, timeout=CALL_SECONDS)).removed

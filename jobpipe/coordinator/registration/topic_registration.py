@@ -1,4 +1,4 @@
-"""What the registry is told of this coordinator's topics: claim, epoch, registrations, recovery points."""
+"""This coordinator's topics in the registry: claim, epoch, registrations, recovery points."""
 
 from __future__ import annotations
 

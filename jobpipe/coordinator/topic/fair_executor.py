@@ -1,4 +1,4 @@
-"""One thread that works for many identities, by turns; and a queue of what they ask for."""
+"""A thread that works for many identities, round robin; and a fair queue of what they ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks of flow jobs read: those that ask at one time share turns of the log's thread."""
+"""What tasks of flow jobs read: those that ask at one time are answered by one run in the log's thread."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LogThread:
-    """Runs work on a log, one piece at a time, taking turns between identities. Owns the log and its thread."""
+    """Runs work on a log, one piece at a time, round robin over the identities. Owns the log and its thread."""
 
     def __init__(self, topic: str, store: TopicLog) -> None:
         self.store = store

@@ -178,15 +178,15 @@ class ServedTopic(TopicState):
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
         if short > 0:  # the disk is nearly full: free what retention allows; if that is too little, go on
             with contextlib.suppress(SpoolFull):
-                await self.run(self._store.retirer.retain, self.retention, need=short)
+                await self.run(self._store.cleaner.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
             return None
         need = await self.run(self._store.used_bytes) - limit + 1
-        await self.run(self._store.retirer.retain, self.retention, need=need)
+        await self.run(self._store.cleaner.retain, self.retention, need=need)
         if await self.run(self._store.used_bytes) < limit:
             return None
         if self.config.on_full == "drop_oldest":
-            removed = await self.run(self._store.retirer.drop_oldest, need)
+            removed = await self.run(self._store.cleaner.drop_oldest, need)
             if removed.batches:
                 log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
             leased = None if removed.bytes >= need else await self.run(self._leased)
@@ -497,10 +497,10 @@ class ServedTopic(TopicState):
                 return None
             self.subscribers.write_to_store()
             self.leases.write_to_store()
-            self._store.retirer.retain(self.retention)
+            self._store.cleaner.retain(self.retention)
             if not self.asked.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                 self._swept_at = time.monotonic()
-                self._store.retirer.sweep(self.being_written)
+                self._store.cleaner.sweep(self.being_written)
             return self._store.batches.head(), self._store.batches.ended()
 
         def seen(found: tuple[Position, bool] | None) -> None:

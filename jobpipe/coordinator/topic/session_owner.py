@@ -1,4 +1,4 @@
-"""Who holds a subscription's name now, and how it is connected."""
+"""The session that owns a subscription's name now, and how it is connected."""
 
 from __future__ import annotations
 

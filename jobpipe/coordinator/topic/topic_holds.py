@@ -80,10 +80,10 @@ def _located(store: TopicLog, to: Boundary, name: str) -> Position:
             topic=store.topic,
         )
     batches, stands = store.batches, store.holds.offset_of(name)
-    named = store.locator.end(to) if to.kind in ("offset", "position") else None
+    named = store.resolver.end(to) if to.kind in ("offset", "position") else None
     if named is not None and stands is not None and named.n <= stands:
         return named  # it may be removed already, and is no move
-    return store.locator.locate(to, None, committed=batches.tail() if stands is None else batches.at(stands)).start
+    return store.resolver.resolve(to, None, committed=batches.tail() if stands is None else batches.at(stands)).start
 
 
 def _reply(hold: Hold) -> HoldReply:

@@ -1,4 +1,4 @@
-"""What the subscribers of one topic read next: they share turns of the log's thread, and wait for news together."""
+"""What the subscribers of one topic read next: planned in groups in the log's thread; waits are shared."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class SlotBinder:
             here = self._resolved(begin)
             store.subscriptions.declare(name, grant, here)
             advanced = store.subscriptions.acknowledge(name, grant, here)
-            stop = None if end is None else store.locator.end(end)
+            stop = None if end is None else store.resolver.end(end)
             plan = store.planner.plan(here, until=_until(here, stop))
             over = plan.end.place == here.place and _is_over(here, stop, ended=store.batches.ended())
             newest = None if plan.schema_id is not None else store.schemas.newest()
@@ -164,7 +164,7 @@ class SlotBinder:
     def _choose(self, start: Position, limits: ReadLimits, schemas: Collection[int]) -> Position | None:
         """Return up to where a slot is bound, None while there is nothing and something may come."""
         store = self._topic.store
-        stop = None if limits.end is None else store.locator.end(limits.end)
+        stop = None if limits.end is None else store.resolver.end(limits.end)
         until = _until(start, stop)
         plan = store.planner.plan(start, until=until, max_rows=limits.max_rows, max_bytes=limits.max_bytes)
         if plan.end.place == start.place:

@@ -237,7 +237,7 @@ class TopicSubscribers:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated.
 
         Also how many batches of what was asked for are lost, which only ``skip_removed`` allows. Raises as
-        :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.locate`.
+        :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.resolve`.
         """
 
         def decide() -> tuple[Position, int]:
@@ -251,10 +251,10 @@ class TopicSubscribers:
             known = store.subscriptions.get(name)
             if known.first is not None and known.holds_first:
                 if end is not None and not skip_removed:  # else what lay before the end may be gone
-                    store.locator.require_order(known.first, end)
+                    store.resolver.require_order(known.first, end)
                 return known.first, 0
             committed = store.batches.head() if known.acked is None else known.acked
-            window = store.locator.locate(start, end, committed=committed, skip_removed=skip_removed)
+            window = store.resolver.resolve(start, end, committed=committed, skip_removed=skip_removed)
             return store.subscriptions.first_position(name, window.start), window.lost
 
         return await self._topic.run(decide)
@@ -313,12 +313,12 @@ class TopicSubscribers:
 
         Raises:
             NameTaken: a live subscriber holds it.
-            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.locate`.
+            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.resolve`.
         """
 
         def work() -> MovedReply:
             store, known = self._topic.store, self._known(name)
-            target = store.locator.locate(to, None, committed=known.acked or store.batches.tail()).start
+            target = store.resolver.resolve(to, None, committed=known.acked or store.batches.tail()).start
             if not dry_run:
                 store.subscriptions.seek(name, target)
             return MovedReply(name, None if known.acked is None else known.acked.n, target.n)

@@ -163,7 +163,7 @@ class EventLoopThread:
 
 
 def _resolve_future(resolve: Callable[[Any], None], outcome: Any) -> None:
-    """Settle a future, unless its waiter has gone."""
+    """Resolve a future, unless its waiter has gone."""
     with contextlib.suppress(concurrent.futures.InvalidStateError):
         resolve(outcome)
 

@@ -1,4 +1,4 @@
-"""Questions about the sealed batches, asked by the log and by readers alike. Each costs O(log n), or one batch."""
+"""Queries about the sealed batches, for the log and for readers alike. Each costs O(log n), or one batch."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class TopicLog:
         clock: Wall clock and uptime.
         batches: What is sealed.
         schemas: The schemas of sealed batches.
-        locator: Finds where a read begins and ends.
+        resolver: Finds where a read begins and ends.
         planner: Divides what is to be read into ranges.
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
@@ -64,7 +64,7 @@ class TopicLog:
         cursors: Progress of the flow jobs that keep their progress in this catalog.
         parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
-        retirer: Removes what no reader needs.
+        cleaner: Removes what no reader needs.
         hosts: What host servers keep.
         recovery: Where the log continues after its spool is lost.
         superseded: It was served without its publisher, and the topic may go on in a newer spool.
@@ -83,7 +83,7 @@ class TopicLog:
         self.schemas = TopicSchemas(database)
         self.planner = ReadPlanner(database, batches)
         self.recovery = Recovery(database, batches)
-        self.locator = OffsetResolver(database, batches, self.recovery, clock)
+        self.resolver = OffsetResolver(database, batches, self.recovery, clock)
         self.subscriptions = Subscriptions(database, batches, clock)
         self.required = RequiredSubscriptions(database, self.subscriptions)
         self.redriven = RedriveMarks(database, topic)
@@ -92,14 +92,14 @@ class TopicLog:
         self.holds = holds = Holds(database, batches, clock)
         self.cursors = FlowCursors(database, clock)
         self.hosts = HostSegments(database, batches)
-        self.retirer = RetentionCleaner(
+        self.cleaner = RetentionCleaner(
             *(database, batches, self.subscriptions, self.hosts, self.leases, holds, clock, self.segments)
         )
         self._sealer = BatchSealer(database, batches, self.recovery, self.hosts, clock, self.segments, fsync=fsync)
         reader = CatalogReader(database, directory, topic, batches)
         self.parts = ChangeFeed(batches, self.planner, self.recovery, self.subscriptions, reader)
         self.plans = SharedPlans(
-            *(database, batches, self.planner, self.locator, self.recovery, self.subscriptions, reader)
+            *(database, batches, self.planner, self.resolver, self.recovery, self.subscriptions, reader)
         )
         self._part_sealer = FlowCommitter(database, batches, self._sealer, self.cursors, self.subscriptions)
         self._reserve = Reserve(directory)

@@ -46,7 +46,7 @@ class OffsetResolver:
         self._resolve = recovery.resolve
         self._clock = clock
 
-    def locate(
+    def resolve(
         self, start: Boundary, end: Boundary | None, *, committed: Position, skip_removed: bool = False
     ) -> ResolvedRange:
         """Return what lies between two boundaries.

@@ -1,4 +1,4 @@
-"""Cutting a planned range into pieces that are read side by side: limits of rows, and a number of input partitions.
+"""Splits a planned range into pieces that are read side by side: by limits of rows, or into so many partitions.
 
 A position counts record batches evenly over all partitions, so one between two record batches cuts every partition at
 about the same place: a piece has one input partition for each partition that has rows in it.

@@ -1,4 +1,4 @@
-"""Cutting the log into ranges that a subscriber reads as one micro-batch."""
+"""Divides the log into ranges that a subscriber reads as one micro-batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for many subscribers: those who stand at one place are told the same, made once until the catalog changes."""
+"""Plans for many subscribers: one plan for all at the same position, until the catalog changes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SharedPlans:
         database: Database,
         batches: Batches,
         planner: ReadPlanner,
-        locator: OffsetResolver,
+        resolver: OffsetResolver,
         recovery: Recovery,
         subscriptions: Subscriptions,
         reader: CatalogReader,
@@ -85,7 +85,7 @@ class SharedPlans:
         self._db = database
         self._batches = batches
         self._planner = planner
-        self._locator = locator
+        self._resolver = resolver
         self._recovery = recovery
         self._subscriptions = subscriptions
         self._reader = reader
@@ -144,7 +144,7 @@ class SharedPlans:
 
     def _plan(self, here: Position, order: PlanQuery) -> Planned:
         limits = order.limits
-        stop = None if limits.end is None else self._locator.end(limits.end)
+        stop = None if limits.end is None else self._resolver.end(limits.end)
         until = here if stop is not None and stop.place < here.place else stop
         ahead = self._planner.ahead(here, until) if order.count else None
         plan = self._planner.plan(here, until=until, max_rows=limits.max_rows, max_bytes=limits.max_bytes)

@@ -1,4 +1,4 @@
-"""How far all subscriptions have acknowledged, and for how long."""
+"""The low watermark: how far all subscriptions have acknowledged, and for how long."""
 
 from __future__ import annotations
 

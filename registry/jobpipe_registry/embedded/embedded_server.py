@@ -2,7 +2,7 @@
 
 A detached process, one per home (it holds ``server.lock`` for its life). It starts Java on a free loopback port, says
 "ready" once a real read was answered, starts Java again if it dies or stops responding, and ends after ``linger``
-seconds without a session, or on SIGTERM. Java dies with it: see :mod:`.parent_bound`.
+seconds without a session, or on SIGTERM. Java dies with it: see :mod:`.die_with_parent`.
 """
 
 from __future__ import annotations

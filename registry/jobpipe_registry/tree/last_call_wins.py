@@ -1,4 +1,4 @@
-"""Which of two calls that contradict each other was asked last: it decides, whichever gets its turn first."""
+"""Of two calls that contradict each other the last one wins, whichever runs first."""
 
 from __future__ import annotations
 
