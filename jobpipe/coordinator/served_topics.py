@@ -71,14 +71,14 @@ class Coordinator:
         self.instance = instance
         self._data = data
         self.host_servers = HostServers(config, data)
-        self._mending = False
+        self._restarting_data = False
         self._data_starts = 0
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
         self._handler = handler
         self._parent = parent
         self.parent_watch = ParentWatch(parent, config.linger)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
+        self._open_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
         self._openings = 0  # under way
         self._registration = TopicRegistration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
@@ -146,12 +146,12 @@ class Coordinator:
         return self._openings > 0
 
     async def _open(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
-        turn = self._turns.get(topic)
-        if turn is None:
-            turn = self._turns[topic] = asyncio.Lock()
+        lock = self._open_locks.get(topic)
+        if lock is None:
+            lock = self._open_locks[topic] = asyncio.Lock()
         self._openings += 1
         try:
-            async with turn:  # of this topic alone: taking one over may mean waiting for its owner
+            async with lock:  # of this topic alone: taking one over may mean waiting for its owner
                 return await self._opened(topic, asked, caller)
         finally:
             self._openings -= 1
@@ -322,7 +322,7 @@ class Coordinator:
         log.warning("topic %s: another publisher claimed it while our registry session was away", name)
         self._background.start(self._drop(topic))
 
-    async def _mend_data(self) -> None:
+    async def _restart_data_process(self) -> None:
         """The data process died: start it again and tell the registry; readers find it there. Else end ourselves."""
         log.error("the data process has died; starting it again")
         try:
@@ -332,7 +332,7 @@ class Coordinator:
             self.finished.set()
             return
         finally:
-            self._mending = False
+            self._restarting_data = False
         self._data_starts += 1
         for topic in list(self.topics.values()):
             await self._register_again(topic)
@@ -359,9 +359,9 @@ class Coordinator:
                 pass
             count += 1
             retain = count % RETAIN_EVERY == 0
-            if not self._data.alive and not self._mending:
-                self._mending = True
-                self._background.start(self._mend_data())
+            if not self._data.alive and not self._restarting_data:
+                self._restarting_data = True
+                self._background.start(self._restart_data_process())
             if retain and await self._is_over() and not self.opening:
                 self.finished.set()
                 return

@@ -30,7 +30,7 @@ _OTHERS = CONTROL.keys() | DATA.keys()
 
 
 class HostHandlers:
-    """Implements :class:`jobpipe.net.servers.link_server.Handler`.
+    """Implements :class:`jobpipe.net.servers.served_link.LinkHandler`.
 
     Args:
         folder: what it serves.

@@ -44,7 +44,7 @@ class LostBatch(Fields):
 
 @message(kw_only=True)
 class PlannedRange(Fields):
-    """A range of the log; its attributes are those of :class:`jobpipe.store.ReadPlan`."""
+    """A range of the log; its attributes are those of :class:`jobpipe.store.reading.read_plan.ReadPlan`."""
 
     start: At
     end: At

@@ -463,7 +463,7 @@ class Publisher:
             raise
         self._end()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """End the link, and leave the topic published: other processes of the same publisher go on. Idempotent."""
         if self.owner.is_here:
             self._end()

@@ -44,7 +44,7 @@ class Order(Record):
 
 @dataclass(frozen=True)
 class Lease(Record):
-    """Who runs. Place, pid and start time prove that a process is dead, as in :class:`.records.OwnerRecord`.
+    """Who runs. Place, pid and start time prove that a process is dead, as in :class:`.topic_records.OwnerRecord`.
 
     Attributes:
         run, attempt: as in the order.

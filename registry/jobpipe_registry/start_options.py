@@ -29,7 +29,7 @@ class RegistryOptions:
         """Read the keys that :meth:`RegisterServerHandler.start` names; ignore all others.
 
         Raises:
-            BadOption: a time is not a number above 0 and at most 3600, or an option of :mod:`.identity` is
+            BadOption: a time is not a number above 0 and at most 3600, or an option of :mod:`.credentials` is
                 wrong.
         """
         sasl, tls = parse_sasl(options), parse_tls(options)

@@ -167,8 +167,8 @@ class OwnerRecord(Record):
     """Who publishes a topic. ``started`` is the process's start time, seconds since 1970, as psutil gives it.
 
     Place, pid and start time together prove that a process is dead, also where its pid was given to another one.
-    ``boot`` and ``pid_namespace`` belong to the place, see :class:`.machine.PidScope`; ``ticks`` is the start time
-    that no change of the clock moves. They are empty, or 0, where the system does not tell them.
+    ``boot`` and ``pid_namespace`` belong to the place, see :class:`.process_identity.PidScope`; ``ticks`` is the start
+    time that no change of the clock moves. They are empty, or 0, where the system does not tell them.
 
     Raises:
         BadRecord: a field breaks its rule.

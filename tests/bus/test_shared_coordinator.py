@@ -213,7 +213,7 @@ def test_it_serves_a_topic_for_all_and_ends_after_the_driver(
     rows, journal = NumberedRows("orders"), Journal()
     with journal.sealing(0, rows.ranges(0)):
         mine.seal("q", 0, rows.tables(0))
-    mine.let_go()
+    mine.detach()
     with contextlib.closing(jobpipe.subscribe("orders", name="all", starting="earliest", config=config)) as reader:
         checker = Checker(rows, journal)
         read(reader, checker, journal.rows)
@@ -315,7 +315,7 @@ def test_a_batch_in_progress_outlives_its_coordinator(shared: Configure, first: 
     assert committer.admit_written(key, target.write_id) is None
     assert committer.commit(key, committer.target(), table.schema, None, segments).position.n == 1
     for publisher in both:
-        publisher.let_go()
+        publisher.detach()
 
 
 def test_what_is_in_progress_is_noted_by_writer(tmp_path: Path, configure: Configure) -> None:

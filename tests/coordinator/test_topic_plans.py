@@ -285,16 +285,16 @@ def test_many_are_woken_in_parts(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 def hold_thread(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many were planned in each turn, as they come; no turn ends for its time, however slow the disk."""
-    monkeypatch.setattr(module, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(module, "RUN_SECONDS", 60.0)
     turns: list[int] = []
     plans = topic.topic.subscribers.plans
-    one_turn = plans._one_turn
+    run_group = plans._run_group
 
     async def noted(group: list[Any]) -> None:
         turns.append(len(group))
-        await one_turn(group)
+        await run_group(group)
 
-    monkeypatch.setattr(plans, "_one_turn", noted)
+    monkeypatch.setattr(plans, "_run_group", noted)
     return turns
 
 
@@ -377,7 +377,7 @@ def test_a_turn_that_fails_fails_for_all_of_it(world: World, monkeypatch: pytest
 def test_identities_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that asks for much does not keep others waiting, however few fit into a turn."""
     monkeypatch.setattr(module, "GROUP", 3)
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)  # one a turn: the others come first in the next
+    monkeypatch.setattr(module, "RUN_SECONDS", 0.0)  # one a turn: the others come first in the next
 
     async def scenario() -> None:
         topic = await Topic.open(world, "a", "b", "c")

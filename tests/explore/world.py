@@ -151,7 +151,7 @@ class Handler(MemoryRegisterServerHandler):
         """Look after our nodes once, as the keeper's thread does after each notice."""
         lost: set[str] = set()
         try:
-            self._parts().keeper._mend(lost)
+            self._parts().keeper._repair(lost)
         finally:
             for topic in lost:
                 self._tell_lost(topic)

@@ -211,7 +211,7 @@ class TestLeases:
             with pytest.raises(Unavailable):
                 a.release_lease(*JOB, END)
         assert a.state(*JOB).lease == lease()
-        tree._mend([])
+        tree._repair([])
         assert a.state(*JOB) == JobRecords(FIRST, None, END, a.state(*JOB).version)
         a.release_lease(*JOB, END)
         a.take_lease(*JOB, lease(), unexpected)

@@ -62,7 +62,7 @@ class _OpenCatalog:
 
 
 class DataService:
-    """Implements :class:`jobpipe.net.servers.link_server.Handler` for data links."""
+    """Implements :class:`jobpipe.net.servers.served_link.LinkHandler` for data links."""
 
     def __init__(self, config: Config, instance: str, trust: PeerAuthentication, secret: str) -> None:
         self._config = config
@@ -123,7 +123,7 @@ class DataService:
     async def _shut(self, catalog: _OpenCatalog) -> None:
         await catalog.thread.close(catalog.reader.close)
 
-    # -- jobpipe.net.servers.link_server.Handler -----------------------------------------------------------------------
+    # -- jobpipe.net.servers.served_link.LinkHandler ------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""

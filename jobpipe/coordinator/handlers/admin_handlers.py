@@ -59,7 +59,7 @@ _WITH_DRY_RUN = (
 
 
 class AdminHandlers:
-    """Implements :class:`jobpipe.net.servers.link_server.Handler` for control links.
+    """Implements :class:`jobpipe.net.servers.served_link.LinkHandler` for control links.
 
     Args:
         coordinator: the topics.
@@ -90,7 +90,7 @@ class AdminHandlers:
             **dict(own),
         }
 
-    # -- jobpipe.net.servers.link_server.Handler -----------------------------------------------------------------------
+    # -- jobpipe.net.servers.served_link.LinkHandler ------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""

@@ -123,7 +123,7 @@ class PublisherHandlers:
         if topic.asked.serve and not room:  # it is served without its publisher, and nothing of it is removed
             full: str | None = f"the spool is full ({topic.config.spool_max_bytes} bytes), and its publisher is away"
         else:
-            full = await topic.room(asked.wait, has_room=room, tell=False)
+            full = await topic.room(asked.wait, has_room=room, announce=False)
         if full is not None:
             return publisher_operations.BeginReply(epoch=topic.epoch, full=full)
         appending = publisher_operations.Appending(

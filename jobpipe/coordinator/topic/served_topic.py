@@ -157,16 +157,16 @@ class ServedTopic(TopicState):
         limit = self.config.spool_max_bytes
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
-    async def room(self, wait: float, *, has_room: bool, tell: bool = True) -> str | None:
+    async def room(self, wait: float, *, has_room: bool, announce: bool = True) -> str | None:
         """Return None if the spool has room, or can make some. Else wait for an acknowledgement; return why it is full.
 
         Args:
             wait: Seconds to wait at most.
             has_room: What :meth:`has_room` returned just now.
-            tell: Let subscribers know why the publisher waits; not of an appender, whose wait nothing ends for them.
+            announce: Let subscribers know why the publisher waits; not of an appender, whose wait they cannot end.
         """
         full = None if has_room else await self._make_room()
-        if tell:
+        if announce:
             self._set_waiting(full)
         if full is not None:
             await self.acked.wait(wait)

@@ -21,7 +21,7 @@ class TopicHolds:
         self._topic = topic
 
     async def take(self, owner: str, asked: HoldRequest, *, others: bool) -> HoldReply:
-        """Make a hold, or move it on; see :meth:`jobpipe.store.subscriptions.holds.TopicHolds.take`.
+        """Make a hold, or move it on; see :meth:`jobpipe.store.subscriptions.holds.Holds.take`.
 
         Args:
             owner: the identity that asks.

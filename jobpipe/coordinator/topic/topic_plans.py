@@ -14,8 +14,8 @@ from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.messages.message_fields import MAX_WAIT_SECONDS
 from jobpipe.store.reading.shared_plans import Planned, PlanQuery
 
-GROUP = 64  # plans that share a turn of the log's thread
-TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for the thread, too
+GROUP = 64  # plans that share a run in the log's thread
+RUN_SECONDS = 0.002  # after which a run takes no further one: others wait for the thread, too
 WOKEN = 64  # subscribers that are woken at once: a thousand answers take the loop a tenth of a second
 
 
@@ -46,11 +46,11 @@ class _PlanRequest:
 
 @dataclass
 class _RoundResult:
-    """What came of a turn: as much as it got through."""
+    """What came of a run of a group: as much as it got through."""
 
     outcomes: list[Planned | JobpipeError] = field(default_factory=list)
     advanced: bool = False
-    mended: bool = False  # it has failed once for the disk, and was begun again
+    retried: bool = False  # it has failed once for the disk, and was begun again
 
 
 @dataclass
@@ -110,7 +110,7 @@ class TopicPlans:
     async def _work(self) -> None:
         try:
             while self._asked:
-                await self._one_turn(self._next_group())
+                await self._run_group(self._next_group())
         finally:
             self._working = None
             while self._asked:  # only where we are cancelled: the loop ends
@@ -125,55 +125,55 @@ class TopicPlans:
                 group.append(asked)
         return group
 
-    async def _one_turn(self, group: list[_PlanRequest]) -> None:
+    async def _run_group(self, group: list[_PlanRequest]) -> None:
         if not group:
             return
-        turn = _RoundResult()
+        result = _RoundResult()
 
         def planned(_: None) -> None:
-            if turn.advanced:
+            if result.advanced:
                 self._topic.note_progress()
-            for asked, outcome in zip(group, turn.outcomes, strict=False):
+            for asked, outcome in zip(group, result.outcomes, strict=False):
                 if asked.seconds and isinstance(outcome, Planned) and outcome.is_open and not asked.done.done():
                     self._wait(asked, outcome)
                 else:
                     resolve_future(asked.done, outcome)
 
-        turning = asyncio.ensure_future(
-            self._topic.run_then(lambda: self._in_thread(group, turn), planned, whose="")  # it is for all
+        running = asyncio.ensure_future(
+            self._topic.run_then(lambda: self._in_thread(group, result), planned, whose="")  # it is for all
         )
         try:
-            await asyncio.wait({turning})
+            await asyncio.wait({running})
         except asyncio.CancelledError:
-            turning.cancel()
+            running.cancel()
             for asked in group:
                 asked.done.cancel()
             raise
-        if (error := turning.exception()) is not None:
+        if (error := running.exception()) is not None:
             for asked in group:
                 resolve_future(asked.done, error)
             return
-        # Those come first in the next turn that this one did not get to.
-        self._asked.put_back((asked.whose, asked) for asked in group[len(turn.outcomes) :])
+        # Serve those first in the next run that this one did not reach.
+        self._asked.put_back((asked.whose, asked) for asked in group[len(result.outcomes) :])
 
-    def _in_thread(self, group: list[_PlanRequest], turn: _RoundResult) -> None:
-        """Acknowledge and plan for a group, until the turn is over; an error of one is its own.
+    def _in_thread(self, group: list[_PlanRequest], result: _RoundResult) -> None:
+        """Acknowledge and plan for a group, until the run is over; an error of one is its own.
 
         What a disk refuses is tried once more after the log's thread has mended it, from there on.
         """
-        plans, until = self._topic.store.plans, time.monotonic() + TURN_SECONDS
+        plans, until = self._topic.store.plans, time.monotonic() + RUN_SECONDS
         plans.drop_stale()
-        for asked in group[len(turn.outcomes) :]:
+        for asked in group[len(result.outcomes) :]:
             try:
-                turn.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)
-                turn.outcomes.append(plans.plan(asked.order))
+                result.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)
+                result.outcomes.append(plans.plan(asked.order))
             except SpoolError as error:
-                if not turn.mended:
-                    turn.mended = True
+                if not result.retried:
+                    result.retried = True
                     raise
-                turn.outcomes.append(error)
+                result.outcomes.append(error)
             except JobpipeError as error:
-                turn.outcomes.append(error)
+                result.outcomes.append(error)
             if time.monotonic() > until:
                 return
 

@@ -125,7 +125,7 @@ class SharedTopic:
             try:
                 publisher.close(final)
             finally:
-                publisher.let_go()
+                publisher.detach()
         self._mark.forget()
 
     def give_way(self) -> None:
@@ -154,7 +154,7 @@ def open_shared(mark: TopicMark, **settings: Any) -> Publisher:
     try:
         mark.note(publisher.settings)
     except BaseException:
-        publisher.let_go()
+        publisher.detach()
         raise
     return publisher
 

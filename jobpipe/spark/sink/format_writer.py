@@ -276,7 +276,7 @@ def publisher_of(options: WriterOptions) -> Publisher:
     with _lock:
         known, made = _publishers.pop(key, (None, None))
         if made is not None and known != wanted:
-            made.let_go()
+            made.detach()
             made = None
         if made is None:
             made = open_shared(_mark(options), **wanted)
@@ -284,11 +284,11 @@ def publisher_of(options: WriterOptions) -> Publisher:
                 if options.declared is not None:
                     made.declare(arrow_schema(options.declared), options.declared.json())
             except BaseException:
-                made.let_go()
+                made.detach()
                 raise
         _publishers[key] = wanted, made  # last: the first one has not been used for longest
         if len(_publishers) > MAX_PUBLISHERS:
-            _publishers.pop(next(iter(_publishers)))[1].let_go()
+            _publishers.pop(next(iter(_publishers)))[1].detach()
         return made
 
 
@@ -301,7 +301,7 @@ def forget(publisher: Publisher) -> None:
     with _lock:
         for key in [key for key, (_, known) in _publishers.items() if known is publisher]:
             del _publishers[key]
-    publisher.let_go()
+    publisher.detach()
 
 
 @functools.lru_cache(1)

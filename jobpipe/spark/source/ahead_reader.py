@@ -80,7 +80,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         witnessed = last is not None and last == self._made
         try:
             found = topics.session.next_slot(topic, here, last, slot, end, witnessed=witnessed)
-            self._ends.heard(topic, found.stop)
+            self._ends.note_stop(topic, found.stop)
             pass_over(topic, found.lost, fail=True)
             begin = found.start
             if not self._ends.is_past_end(topic, begin):

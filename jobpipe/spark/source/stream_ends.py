@@ -59,7 +59,7 @@ class StreamEnds:
         """Tell whether ``topic`` came too late for this run."""
         return self._now is not None and topic not in self._now
 
-    def heard(self, topic: str, stop: Position | None) -> None:
+    def note_stop(self, topic: str, stop: Position | None) -> None:
         """Take from a plan whether the end is decided, and where it is."""
         if stop is not None and self._now is None:
             self._stops[topic] = stop

@@ -212,7 +212,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 limits = share.limits(_at(begin) if share.is_nothing else end_at)
                 plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
-                self._ends.heard(topic, plan.stop)
+                self._ends.note_stop(topic, plan.stop)
             if not self._ends.is_past_end(topic, plan.start):  # batches after our end are not read: any schema will do
                 self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:

@@ -50,7 +50,7 @@ class RegistrationKeeper:
         self._registrations: dict[tuple[str, int], RegisterRecord] = {}
         self._claims: dict[str, OwnerRecord] = {}
         self._topics: set[str] = set()
-        self._debris: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
+        self._leftovers: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
         self._asked: LastCallWins[str] = LastCallWins()  # by path: its node is to be there, or gone
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -108,13 +108,13 @@ class RegistrationKeeper:
             except Unavailable:
                 with self._state:
                     if key not in self._registrations:
-                        self._debris.add((topic, path))  # the answer is missing, the node may be there
+                        self._leftovers.add((topic, path))  # the answer is missing, the node may be there
                 raise
             with self._state:
                 self._topics.add(topic)
                 if self._asked.is_newest(path, call):
                     self._registrations[key] = record
-                    self._debris.discard((topic, path))
+                    self._leftovers.discard((topic, path))
         self._notify()  # a look leaves the notice on the new node
 
     def unregister(self, topic: str, index: int) -> None:
@@ -131,12 +131,12 @@ class RegistrationKeeper:
             except Unavailable:
                 with self._state:
                     if topic not in self._claims:
-                        self._debris.add((topic, path))
+                        self._leftovers.add((topic, path))
                 raise
             with self._state:
                 if self._asked.is_newest(path, call):
                     self._claims[topic] = owner
-                    self._debris.discard((topic, path))
+                    self._leftovers.discard((topic, path))
         self._notify()
 
     def release(self, topic: str) -> None:
@@ -160,7 +160,7 @@ class RegistrationKeeper:
         with self.changing(timeout) as changes:
             with self._state:
                 ours = {(topic, self._paths.registration(topic, index)) for topic, index in self._registrations}
-                ours |= {(topic, self._paths.owner(topic)) for topic in self._claims} | self._debris
+                ours |= {(topic, self._paths.owner(topic)) for topic in self._claims} | self._leftovers
                 topics = sorted(self._topics)
                 self._registrations.clear()
                 self._claims.clear()
@@ -185,7 +185,7 @@ class RegistrationKeeper:
             with self._state:
                 if self._asked.is_newest(path, call):
                     forget()
-                    self._debris.add((topic, path))
+                    self._leftovers.add((topic, path))
             raise
         self._asked.end(path, call)
 
@@ -203,7 +203,7 @@ class RegistrationKeeper:
                 return
             lost: set[str] = set()
             try:
-                self._mend(lost)
+                self._repair(lost)
             except RegistryError as error:
                 if not self._stop.is_set():
                     logger.warning("cannot look after our registrations: %s", error)
@@ -213,16 +213,16 @@ class RegistrationKeeper:
                 except Exception:
                     logger.exception("topic %s: on_lost failed", topic)
 
-    def _mend(self, lost: set[str]) -> None:
+    def _repair(self, lost: set[str]) -> None:
         """Make again what is wanted and missing, remove debris; add the topics that others took to ``lost``."""
         with self.changing() as changes:
             with self._state:
                 claims, registrations = dict(self._claims), dict(self._registrations)
             wanted = {self._paths.owner(topic): owner.to_bytes() for topic, owner in claims.items()}
             wanted |= {self._paths.registration(*key): record.to_bytes() for key, record in registrations.items()}
-            sound = self._sound(wanted)
+            intact = self._intact(wanted)
             for topic, owner in claims.items():
-                if self._paths.owner(topic) in sound:
+                if self._paths.owner(topic) in intact:
                     continue
                 try:
                     changes.write_claim(topic, owner, asked=False)
@@ -230,20 +230,20 @@ class RegistrationKeeper:
                     self._lose(topic, error, lost)
             for (topic, index), record in registrations.items():
                 try:
-                    if topic not in lost and self._paths.registration(topic, index) not in sound:
+                    if topic not in lost and self._paths.registration(topic, index) not in intact:
                         changes.write_registration(topic, record, asked=False)
                 except TopicOwned as error:
                     self._lose(topic, error, lost)
             with self._state:
-                debris = set(self._debris)
-            for topic, path in debris:
+                leftovers = set(self._leftovers)
+            for topic, path in leftovers:
                 changes.remove(topic, path)
                 with self._state:
-                    self._debris.discard((topic, path))
-            if len(sound) < len(wanted):
+                    self._leftovers.discard((topic, path))
+            if len(intact) < len(wanted):
                 self._notify()  # what was recreated needs a notice, too
 
-    def _sound(self, wanted: dict[str, bytes]) -> set[str]:
+    def _intact(self, wanted: dict[str, bytes]) -> set[str]:
         """Return which of the nodes are there, ours, and hold what they should; leave notices on those."""
         session, paths = self._nodes.session, list(wanted)
         found = zip(paths, self._nodes.get_all(paths, self._notify), strict=True)
@@ -254,7 +254,7 @@ class RegistrationKeeper:
         lost.add(topic)
         with self._state:
             if self._claims.pop(topic, None) is not None:
-                self._debris.add((topic, self._paths.owner(topic)))
+                self._leftovers.add((topic, self._paths.owner(topic)))
             for key in [key for key in self._registrations if key[0] == topic]:
                 del self._registrations[key]
-                self._debris.add((topic, self._paths.registration(*key)))
+                self._leftovers.add((topic, self._paths.registration(*key)))
