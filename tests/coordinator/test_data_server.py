@@ -89,7 +89,7 @@ def test_a_spool_that_hangs_holds_up_its_own_topic_alone(tmp_path: Path, monkeyp
         async with asyncio.timeout(PATIENCE):
             assert len({id(await one) for one in waiting[25:]}) == 1
         await data.close()
-        assert not data._looking
+        assert not data._opening
 
     try:
         asyncio.run(scenario())

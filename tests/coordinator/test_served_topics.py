@@ -518,7 +518,7 @@ def test_a_topic_that_is_given_up_is_not_registered_again(
             monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
         else:
             monkeypatch.setattr(host._data, "start", gate.wrap(host._data.start))
-        mending = asyncio.create_task(host._mend_data())
+        mending = asyncio.create_task(host._restart_data_process())
         await gate.arrived()
         handing = asyncio.create_task(host.hand_over(topic, "newcomer"))
         await until(lambda: topic.closed)
@@ -581,7 +581,7 @@ def test_a_data_process_that_dies_while_a_topic_is_opened(world: World, monkeypa
             host._data.endpoint = Endpoint("127.0.0.1", 3)  # type: ignore[misc]
 
         monkeypatch.setattr(host._data, "start", start, raising=False)
-        await host._mend_data()
+        await host._restart_data_process()
         gate.go_on.set()
         await opening
         other = world.handler()

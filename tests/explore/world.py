@@ -154,7 +154,7 @@ class Handler(MemoryRegisterServerHandler):
             self._parts().keeper._repair(lost)
         finally:
             for topic in lost:
-                self._tell_lost(topic)
+                self._on_topic_lost(topic)
 
 
 class _Data:

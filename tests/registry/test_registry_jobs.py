@@ -263,7 +263,7 @@ class TestLeases:
         monkeypatch.setattr("jobpipe_registry.tree.tree_jobs._KEEP_SECONDS", 0.1)
         (_, jobs), b, lost = ordered(world), world.handler().jobs, Lost()
         jobs.take_lease(*JOB, lease(), lost)
-        with jobs._turn():  # type: ignore[attr-defined]  # its thread cannot be quicker
+        with jobs._exclusive():  # type: ignore[attr-defined]  # its thread cannot be quicker
             b.evict_lease(*JOB, "a")
             b.take_lease(*JOB, lease(instance="b"), unexpected)
         assert "process 4711 on host-1" in lost.wait()
