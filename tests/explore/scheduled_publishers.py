@@ -1,6 +1,6 @@
 """The publishers of the seeded runs: applications that run ``jobpipe.publisher`` itself, each topic in a thread.
 
-Real is all of the blocking core: its channel, admissions, guard threads, repeats. Replaced are the portal (its
+Real is all of the blocking core: its channel, admissions, guard threads, repeats. Replaced are the loop thread (its
 coroutines run on the run's loop while the thread waits), processes of coordinators, the host server's folder, and
 uploads, which fail: a publisher reaches its spool, or ends.
 """

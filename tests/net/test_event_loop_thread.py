@@ -74,7 +74,7 @@ def test_what_takes_too_long_is_cancelled(loop_thread: EventLoopThread) -> None:
     assert loop_thread.run(value, 5, doing="wait") == 7
 
 
-def test_the_portals_own_thread_is_refused(loop_thread: EventLoopThread) -> None:
+def test_its_own_thread_is_refused(loop_thread: EventLoopThread) -> None:
     """It would wait for itself."""
 
     async def nested() -> None:

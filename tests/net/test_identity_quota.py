@@ -67,8 +67,8 @@ def test_requests_that_are_small_but_grow_are_refused(hello: Hello) -> None:
 
 
 @ROLES
-def test_the_budget_is_of_the_identity_not_of_the_link(hello: Hello) -> None:
-    """S2: many links with one request each are refused above the budget, clearly; then all goes on."""
+def test_the_quota_is_of_the_identity_not_of_the_link(hello: Hello) -> None:
+    """S2: many links with one request each are refused above the quota, clearly; then all goes on."""
 
     async def main() -> None:
         mode = Mode(None)
@@ -102,7 +102,7 @@ def half(size: int) -> bytes:
 
 @ROLES
 def test_half_a_request_counts_too(hello: Hello) -> None:
-    """From its first byte on, over all links of the identity; above the budget the link that brings more is ended."""
+    """From its first byte on, over all links of the identity; above the quota the link that brings more is ended."""
 
     async def main() -> None:
         mode, size, loop = Mode(None), 20_000, asyncio.get_running_loop()
@@ -215,7 +215,7 @@ def test_what_is_uploaded_and_not_taken_counts() -> None:
 
 
 def test_answers_that_nobody_takes_are_bounded() -> None:
-    """Requests are small, answers large: a peer that asks and does not read holds no more than its budget."""
+    """Requests are small, answers large: a peer that asks and does not read holds no more than its quota."""
 
     async def main() -> None:
         mode = Mode(None)
@@ -290,7 +290,7 @@ def test_an_answer_counts_until_it_is_taken() -> None:
 
 
 def test_only_a_proof_lets_requests_be_large() -> None:
-    """The job's own publisher is bounded by neither the identity's budget nor the small size; without proof it is."""
+    """The job's own publisher is bounded by neither the identity's quota nor the small size; without proof it is."""
 
     async def main() -> None:
         mode, blob = Mode(None), bytes(2 * MB)
@@ -353,7 +353,7 @@ def test_counting() -> None:
 
 
 def test_identities_with_long_names_are_not_one() -> None:
-    """Certificates that begin with the same names: each would have the holds and the budget of the other."""
+    """Certificates that begin with the same names: each would have the holds and the quota of the other."""
     common = [f"a{number}.{'x' * 60}.jobpipe" for number in range(8)]
     one, two = (identity_of([*common, name], "h:1") for name in ("one.jobpipe", "two.jobpipe"))
     assert one != two

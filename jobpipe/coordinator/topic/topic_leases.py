@@ -145,7 +145,7 @@ class TopicLeases:
         return lines
 
     def close(self) -> None:
-        """Give all back to the budgets: the topic is served here no more."""
+        """Give all back to the quotas: the topic is served here no more."""
         for name, known in list(self._known.items()):
             self._forget(name, known)
 

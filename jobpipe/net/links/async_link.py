@@ -118,14 +118,14 @@ class Link(Pump):
     def note_proof(self) -> None:
         """Note that the peer has shown the secret of the job that this server serves, not only a certificate.
 
-        From now on its requests may be as large as the protocol allows. They are still counted in the budget of its
+        From now on its requests may be as large as the protocol allows. They are still counted in the quota of its
         identity, but never refused for exceeding it.
         """
         self.proven = True
         self._wire.request_limit = CONTROL_LIMIT
 
     def allow_blobs(self, size: int) -> None:
-        """Let the peer's requests have blobs of that size besides; the budget of its identity bounds them all."""
+        """Let the peer's requests have blobs of that size besides; the quota of its identity bounds them all."""
         self._wire.blob_limit = size
 
     async def ping(self, timeout: float) -> None:

@@ -23,7 +23,7 @@ class AcceptedConnection:
     Attributes:
         address: "host:port".
         names: DNS names of its certificate; () in plaintext.
-        identity: whose budget it counts to, see :func:`jobpipe.net.servers.identity_quota.identity_of`.
+        identity: whose quota it counts to, see :func:`jobpipe.net.servers.identity_quota.identity_of`.
         expires: when its certificate ends, in seconds since 1970; None in plaintext.
     """
 

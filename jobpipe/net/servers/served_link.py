@@ -69,7 +69,7 @@ class ServedLink(Link):
 
     Attributes:
         accepted: its peer, and until when; there once the transport is.
-        identity: whose budget it counts to; known then.
+        identity: whose quota it counts to; known then.
         tasks: of its unanswered requests.
     """
 
@@ -89,7 +89,7 @@ class ServedLink(Link):
         self._answering = asyncio.Lock()
         self._held = 0
         self._received = 0  # bytes of requests and uploads that no handler has yet, as they are counted
-        self._received_kind = "requests"  # the budget that they are counted to
+        self._received_kind = "requests"  # the quota that they are counted to
         self._quotas = quotas or IdentityQuotas()
         self._uploads = 0  # unanswered requests with one
         self._refusals = 0  # since the write buffer is full: none waits until the peer has taken them
