@@ -17,7 +17,7 @@ from tests.parts import NO_TESTS, PARTS, REPORTS
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("tests/faults", "tests/cluster", "tests/compat", "tests/package")
 PAGES = [  # what reads a page of docs
-    "tests/config/test_options.py",
+    "tests/config/test_options_page.py",
     "tests/control_api/test_page.py",
     "tests/operations/test_golden.py",
     "tests/pipelines/test_pipelines_page.py",
@@ -28,7 +28,7 @@ PAGES = [  # what reads a page of docs
     "tests/test_security_page.py",
     "tests/test_troubleshooting.py",
     "tests/test_words.py",
-    "tests/wire/test_state.py",
+    "tests/wire/test_protocol_state.py",
 ]
 MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/__init__.py": ["tests/test_names.py"],

@@ -54,7 +54,7 @@ LONG_FILES = (
     "control_api/test_api.py",
     "bus/test_limits.py",
     "cli/test_bus.py",
-    "net/test_server.py",
+    "net/test_link_server.py",
     "bus/test_schema_evolution.py",
     "cli/test_topics.py",
     "net/test_async_link.py",

@@ -16,7 +16,7 @@ from jobpipe.net.tls.certificates import NODE_LIFE, describe, ensure_home, init_
 from jobpipe.net.tls.expiry_warnings import ExpiryWatch, expiries
 from jobpipe.net.tls.revocation import CRL_LIFE, describe_crls, revoke
 from jobpipe.net.tls.tls_context import Credentials, ServerTls, client_context, latest_context, server_context
-from tests.net.test_tls import handshake
+from tests.net.test_tls_context import handshake
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 NAME = "orders.topic.jobpipe"
