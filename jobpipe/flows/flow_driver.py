@@ -283,7 +283,7 @@ class Flow:
                 self._stopping.wait(GRANT_SECONDS)
                 continue
             if end.partitions is not None:
-                if not self._ends.reshape(end.partitions):
+                if not self._ends.repartition(end.partitions):
                     self._stopping.wait(next(delays))
                 continue
             if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of

@@ -248,7 +248,7 @@ class FlowEndpoints:
             schema_evolution=options.schema_evolution,
         )
 
-    def reshape(self, partitions: int) -> bool:
+    def repartition(self, partitions: int) -> bool:
         """Go on with more partitions: each task learns of that by itself, when all before is done.
 
         Returns:

@@ -84,7 +84,7 @@ class BatchAdmission:
         self.channel.epoch = reply.epoch
         if reply.last is not None and key.batch_id <= reply.last.batch_id:
             return self._replayed(key, reply.last)
-        self._first_publish.judge(key.query_id, reply.newest)
+        self._first_publish.check(key.query_id, reply.newest)
         return None
 
     def begin(self, key: BatchKey) -> Position | None:
@@ -103,7 +103,7 @@ class BatchAdmission:
             last = reply.last
             if last is not None and key.batch_id <= last.batch_id:
                 return self._replayed(key, last)
-            self._first_publish.judge(key.query_id, reply.newest)
+            self._first_publish.check(key.query_id, reply.newest)
             if reply.admitted is not None:
                 self._write(reply.admitted)
                 return None

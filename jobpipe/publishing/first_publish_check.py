@@ -53,7 +53,7 @@ class FirstPublishCheck:
         self._policy = policy
         self._warned = ""
 
-    def judge(self, query_id: str, newest: NewestQuery | None) -> None:
+    def check(self, query_id: str, newest: NewestQuery | None) -> None:
         """Judge a query of which nothing is sealed; ``newest`` is the last batch of any query, None if there is none.
 
         Raises:

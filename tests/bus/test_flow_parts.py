@@ -90,7 +90,7 @@ class Ends:
     def halt(self) -> None:
         return None
 
-    def reshape(self, partitions: int) -> bool:
+    def repartition(self, partitions: int) -> bool:
         self.partitions = partitions
         return True
 
@@ -356,10 +356,10 @@ def test_further_partitions_are_there_when_they_have_cursors(ends: FlowEndpoints
     topic: Any = ends.publisher
     topic.cursors[0] = at(7)
     topic.fails = True
-    assert not ends.reshape(3)
+    assert not ends.repartition(3)
     assert ends.partitions == 1
     topic.fails = False
-    assert ends.reshape(3)
+    assert ends.repartition(3)
     assert (ends.partitions, [each.position.n for each in ends.cursors]) == (3, [7, 7, 7])
 
 

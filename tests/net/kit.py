@@ -351,11 +351,11 @@ def frames(side: Side, *said: Message, hello: Hello = HELLO, greet: bool = True)
     connection = Connection(side)
     if side is Side.CLIENT:
         connection.send(hello)
-        connection.machine.apply(Side.SERVER, Welcome("orders", "log-1", 1, "i-2"))
+        connection.state.apply(Side.SERVER, Welcome("orders", "log-1", 1, "i-2"))
     else:
-        connection.machine.apply(Side.CLIENT, hello)
+        connection.state.apply(Side.CLIENT, hello)
         connection.send(Welcome("orders", "log-1", 1, "i-2"))
-        connection.machine.unanswered.update(range(1, 100))
+        connection.state.unanswered.update(range(1, 100))
     if not greet:
         connection.data_to_send()
     for message in said:

@@ -323,7 +323,7 @@ def test_weights() -> None:
     wide = b"".join(encode(Request(1, "poll", {"x": [{}] * 1000})))
     assert weight_of(wide) > 64 * 1000
     server = Connection(Side.SERVER)
-    server.machine.phase = Phase.OPEN
+    server.state.phase = Phase.OPEN
     server.receive_data(encode_header(Kind.REQUEST, len(wide), crc_of(Kind.REQUEST, wide)) + wide)
     message = server.next_event()
     assert isinstance(message, Request)

@@ -90,12 +90,12 @@ def test_the_connection_blames_who_erred(
     message = SAMPLES[act]
     ours, theirs = Connection(sender), Connection(sender.peer)
     for connection in (ours, theirs):
-        connection.machine = machine_in(phase, downstream=downstream, upstream=upstream)
+        connection.state = machine_in(phase, downstream=downstream, upstream=upstream)
     try:
         ours.send(message)
     except LocalProtocolError:
         forger = Connection(sender)
-        forger.machine = _Lawless(phase)
+        forger.state = _Lawless(phase)
         forger.send(message)
         if phase is Phase.CLOSED:
             assert pass_on(forger, theirs) == []
@@ -148,14 +148,14 @@ def test_an_upload_ends_with_its_last_byte() -> None:
     client, server = open_pair()
     client.send(Request(1, "put", upload=5))
     client.send(Data(b"abc"))
-    server.machine.apply(Side.CLIENT, Request(1, "put", upload=5))
-    server.machine.apply(Side.CLIENT, Data(b"abc"))
+    server.state.apply(Side.CLIENT, Request(1, "put", upload=5))
+    server.state.apply(Side.CLIENT, Data(b"abc"))
     server.send(Fault(1, "Fenced", "too late"))
     assert pass_on(server, client) == [Fault(1, "Fenced", "too late")]
     with pytest.raises(LocalProtocolError):
         client.send(Data(b"def"))
     client.send(Data(b"de"))
-    assert client.machine.flows[Side.CLIENT] is Streaming.IDLE
+    assert client.state.flows[Side.CLIENT] is Streaming.IDLE
     with pytest.raises(LocalProtocolError):
         client.send(Data(b"f"))
 
@@ -187,7 +187,7 @@ def test_two_ends_never_disagree(steps: list[tuple[Side, Message]]) -> None:
             assert pass_on(ends[sender], ends[sender.peer]) == [message]
         except JobpipeError as error:  # pragma: no cover
             raise AssertionError(f"{message} was refused") from error
-        assert ends[Side.CLIENT].machine.__dict__ == ends[Side.SERVER].machine.__dict__
+        assert ends[Side.CLIENT].state.__dict__ == ends[Side.SERVER].state.__dict__
 
 
 def test_the_document_holds_the_tables() -> None:

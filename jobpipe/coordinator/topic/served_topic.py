@@ -203,7 +203,7 @@ class ServedTopic(TopicState):
 
     def _leased(self, before: int | None = None) -> str | None:
         """Say which lease keeps most, if one keeps batches before an offset, or any. Call it in the log's thread."""
-        for line in self.leases.lines(self._store.leases.all()[:1]):
+        for line in self.leases.describe(self._store.leases.all()[:1]):
             if before is None or line["first"] < before:
                 return (
                     f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "
@@ -449,7 +449,7 @@ class ServedTopic(TopicState):
         """
         status, disk = await self._known_status()
         status["disk"] = disk
-        status["leases"] = self.leases.lines(status["leases"])
+        status["leases"] = self.leases.describe(status["leases"])
         status["stored_bytes"] = status.pop("bytes")
         status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
         status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]

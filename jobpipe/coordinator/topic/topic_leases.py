@@ -97,7 +97,7 @@ class TopicLeases:
             raise TopicNotFound(
                 f"topic {self._topic.topic!r} has no lease {name!r}", topic=self._topic.topic, lease=name
             )
-        reply = LeaseReply(**self.lines([line])[0])
+        reply = LeaseReply(**self.describe([line])[0])
         if not dry_run:
             await self._end(name)
         return reply
@@ -124,7 +124,7 @@ class TopicLeases:
             if self._sooner.get(name) == ends:
                 self._sooner.pop(name, None)
 
-    def lines(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def describe(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what ``status`` tells of leases: offsets, owner, and since when, and for how long, in seconds.
 
         Args:

@@ -81,8 +81,8 @@ class Pump(asyncio.Protocol):
 
     def _peer_waits(self) -> bool:
         """Whether the peer has to wait for us, so that its silence is in order."""
-        machine = self._wire.machine
-        return bool(machine.unanswered) and not machine.upload_left
+        state = self._wire.state
+        return bool(state.unanswered) and not state.upload_left
 
     def _watch(self, *, beats: bool) -> None:
         """Start the heartbeat and the deadlines of an open link."""

@@ -251,8 +251,8 @@ class BlockingLink(BlockingPump):
     def end_upload(self, *, timeout: float) -> Reply:
         """Wait for the answer to the upload; errors are those of :meth:`call`."""
         with self._io("end upload"):
-            if self._wire.machine.upload_left:
-                raise LocalProtocolError(f"{self._wire.machine.upload_left} bytes of the upload were not sent")
+            if self._wire.state.upload_left:
+                raise LocalProtocolError(f"{self._wire.state.upload_left} bytes of the upload were not sent")
             answer = self._answer(time.monotonic() + timeout)
         return self._finish(answer)
 
@@ -281,7 +281,7 @@ class BlockingLink(BlockingPump):
     def _finish(self, answer: Message) -> Reply:
         """The request is over: return its REPLY, or raise its FAULT; the link goes on, unless an upload is open."""
         self._request = None
-        if self._wire.machine.upload_left:
+        if self._wire.state.upload_left:
             self.abort()
         if isinstance(answer, Fault):
             raise answer.error()

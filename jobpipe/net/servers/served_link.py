@@ -124,7 +124,7 @@ class ServedLink(Link):
     @property
     def busy(self) -> bool:
         """Whether it streams an answer or takes an upload, for which there is no other try, or is not welcomed yet."""
-        return not self._welcomed or bool(self._uploads) or self._wire.machine.stream is not None
+        return not self._welcomed or bool(self._uploads) or self._wire.state.stream is not None
 
     @property
     def gone(self) -> bool:
