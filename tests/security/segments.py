@@ -87,9 +87,9 @@ def segment(batches: list[pa.RecordBatch], compression: str) -> tuple[bytes, Seg
 def stream(header: dict[str, Any], chunks: list[tuple[bytes, int]], batches: int) -> bytes:
     """Return what a data server says to one request."""
     server = Connection(Side.SERVER)
-    server.machine.apply(Side.CLIENT, HELLO)
+    server.state.apply(Side.CLIENT, HELLO)
     server.send(WELCOME)
-    server.machine.apply(Side.CLIENT, Request(1, "fetch", {}))
+    server.state.apply(Side.CLIENT, Request(1, "fetch", {}))
     server.send(Part(1, header))
     said = server.data_to_send()
     for payload, crc in chunks:
