@@ -354,7 +354,7 @@ def test_the_value_of_a_secret_key_is_not_repeated(monkeypatch: pytest.MonkeyPat
     secret = Key(
         name="jobpipe.acks",
         attribute="acks",
-        kind=choice("stored"),
+        value_type=choice("stored"),
         default="stored",
         documentation="A secret.",
         group="x",

@@ -51,7 +51,7 @@ class Running:
         until(lambda: (self.folder / file).exists() or self.process.poll() is not None, file, JOB_SECONDS)
         assert (self.folder / file).exists(), self.output
 
-    def signal(self, number: signal.JobSignals) -> None:
+    def signal(self, number: signal.Signals) -> None:
         """Signal the whole group, as a terminal does at Ctrl-C."""
         os.killpg(self.process.pid, number)
 
@@ -126,7 +126,7 @@ def meanwhile(*steps: Callable[[], object]) -> Iterator[None]:
         thread.join(PATIENCE)
 
 
-def send(number: signal.JobSignals) -> Callable[[], None]:
+def send(number: signal.Signals) -> Callable[[], None]:
     """Return a step that sends a signal to this process."""
     return lambda: os.kill(os.getpid(), number)
 
@@ -147,7 +147,7 @@ def saying(capfd: pytest.CaptureFixture[str], text: str) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_after_the_micro_batch(
-    spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], number: signal.JobSignals, code: int
+    spark: SparkSession, place: Place, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
 ) -> None:
     """U10: what the callback began it ends, Spark commits it, and the signals are as they were before."""
     gate, before = Gate(), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
