@@ -120,7 +120,7 @@ def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
         )
         log.subscriptions.acknowledge("s", grant, log.batches.at(min(count, 10_000)))
         start = time.perf_counter()
-        removed = log.retirer.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
+        removed = log.cleaner.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9))
         spent = (time.perf_counter() - start) * 1000
         print(
             f"  retain: {removed.batches} batches in {spent:.0f} ms, {spent / (removed.batches / 1000):.1f} ms a 1,000"
@@ -132,7 +132,7 @@ def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
 def reopen(directory: Path) -> TopicLog:
     log = TopicLog.open(directory, "topic")
     log.take_over(log.epoch + 1, "benchmark")
-    log.retirer.sweep(set())
+    log.cleaner.sweep(set())
     return log
 
 

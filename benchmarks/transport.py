@@ -26,7 +26,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.net.tls.tls_context import Credentials, client_context, server_context
@@ -69,7 +69,7 @@ def serve(sock: socket.socket, credentials: Credentials | None) -> None:
     """Serve until killed."""
 
     async def main() -> None:
-        server = Server(Source(), tls=server_context(credentials) if credentials else None)
+        server = LinkServer(Source(), tls=server_context(credentials) if credentials else None)
         await server.start(sock)
         await asyncio.Event().wait()
 

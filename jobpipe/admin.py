@@ -59,7 +59,7 @@ class TopicLine:
 
 
 class Admin:
-    """A registry session and one-off questions to coordinators; a context manager."""
+    """A registry session and one-off requests to coordinators; a context manager."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

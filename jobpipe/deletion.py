@@ -21,7 +21,7 @@ from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
 from jobpipe.store.log.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
 from jobpipe.store.spool.host_folder import directories_of_log
 from jobpipe.store.spool.spool_files import check_topic
-from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.topic_records import OwnerRecord
 
 NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: no coordinator answers there
@@ -58,13 +58,13 @@ class Deleter:
         """Delete a topic; see :meth:`jobpipe.admin.Admin.delete`."""
         check_topic(topic)
         self._require_unserved(topic)
-        found = self._look(topic, unread=unread)
+        found = self._inspect(topic, unread=unread)
         if dry_run:
             return found
         with map_registry_errors():
             self._handler.claim(topic, _claimant(found.epoch))
         try:
-            found = self._look(topic, unread=unread)  # no publisher can come from now on; one may have come before
+            found = self._inspect(topic, unread=unread)  # no publisher can come from now on; one may have come before
             if found.spool is not None:
                 set_aside(found.spool.directory)
             with map_registry_errors():
@@ -95,7 +95,7 @@ class Deleter:
             topic=topic,
         )
 
-    def _look(self, topic: str, *, unread: bool) -> Deletion:
+    def _inspect(self, topic: str, *, unread: bool) -> Deletion:
         """Return what there is of a topic; raises where it must not go."""
         directory = self._config.spool_dir / topic
         with map_registry_errors():
@@ -149,7 +149,7 @@ class Deleter:
 
 
 def _claimant(epoch: int) -> OwnerRecord:
-    process, place = psutil.Process(), Place.here()
+    process, place = psutil.Process(), PidScope.here()
     return OwnerRecord(
         endpoint=NOWHERE,
         epoch=max(1, epoch),

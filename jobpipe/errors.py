@@ -108,7 +108,7 @@ __all__ = [
     "UnsupportedType",
     "WaitTimeout",
     "from_fault",
-    "shown",
+    "short_repr",
     "to_fault",
 ]
 
@@ -368,7 +368,7 @@ def from_fault(code: str, message: str, fields: dict[str, Any]) -> JobpipeError:
     return _BY_CODE.get(code, JobpipeError)(message, **fields)
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value from outside for an error or a log line: quoted and short, however large or deep it is."""
     if isinstance(value, str):
         return repr(value[:100])[:200]

@@ -17,7 +17,7 @@ from tests.parts import NO_TESTS, PARTS, REPORTS
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("tests/faults", "tests/cluster", "tests/compat", "tests/package")
 PAGES = [  # what reads a page of docs
-    "tests/config/test_options.py",
+    "tests/config/test_options_page.py",
     "tests/control_api/test_page.py",
     "tests/operations/test_golden.py",
     "tests/pipelines/test_pipelines_page.py",
@@ -28,7 +28,7 @@ PAGES = [  # what reads a page of docs
     "tests/test_security_page.py",
     "tests/test_troubleshooting.py",
     "tests/test_words.py",
-    "tests/wire/test_state.py",
+    "tests/wire/test_protocol_state.py",
 ]
 MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/__init__.py": ["tests/test_names.py"],
@@ -39,10 +39,9 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/flows": ["tests/bus/test_flow_schemas.py", "tests/bus/test_flows.py", "tests/cli/test_flow.py"],
     "jobpipe/hostserver": ["tests/coordinator"],
     "jobpipe/signal_handlers.py": ["tests/cli/test_interrupt.py"],
-    "jobpipe/arrow": ["tests/bus/test_flow_schemas.py", "tests/publisher", "tests/security/test_arrow.py"],
     "jobpipe/jobs": ["tests/control", "tests/control_api", "tests/control_schedules", "tests/pipelines"],
     "jobpipe/plural.py": ["tests/cli", "tests/pipelines/test_progress_reports.py"],
-    "jobpipe/publishing": ["tests/bus/test_plain_publisher.py", "tests/publisher"],
+    "jobpipe/publishing": ["tests/bus/test_plain_publisher.py", "tests/arrow"],
     "jobpipe/py.typed": ["tests/test_names.py"],
     "jobpipe/subscribing": [
         "tests/bus/test_client.py",

@@ -4,10 +4,25 @@ This package knows nothing of the network, the registry or Spark; it turns texts
 """
 
 from jobpipe.config.definitions.config_model import Config
-from jobpipe.config.definitions.definition import ConfigProblem, Definition, Key, Option, config_error, shown, unknown
+from jobpipe.config.definitions.definition import (
+    ConfigProblem,
+    Definition,
+    Key,
+    Option,
+    config_error,
+    masked_repr,
+    unknown,
+)
 from jobpipe.config.definitions.key_names import suggest
 from jobpipe.config.reading.config_checks import check_acks
-from jobpipe.config.reading.config_loader import Resolved, config_from_dict, load, load_given, node_settings, resolve
+from jobpipe.config.reading.config_loader import (
+    ResolvedConfig,
+    config_from_dict,
+    load,
+    load_given,
+    node_settings,
+    resolve,
+)
 from jobpipe.config.show_config import Row, explain, find_key, keys, names, render
 
 __all__ = [
@@ -16,7 +31,7 @@ __all__ = [
     "Definition",
     "Key",
     "Option",
-    "Resolved",
+    "ResolvedConfig",
     "Row",
     "check_acks",
     "config_error",
@@ -26,11 +41,11 @@ __all__ = [
     "keys",
     "load",
     "load_given",
+    "masked_repr",
     "names",
     "node_settings",
     "render",
     "resolve",
-    "shown",
     "suggest",
     "unknown",
 ]

@@ -12,7 +12,7 @@ from jobpipe.errors import ConfigError
 _given: Mapping[str, Secret] | None = None  # of the job that runs in this process
 
 
-def give(secrets: Mapping[str, Secret]) -> None:
+def export(secrets: Mapping[str, Secret]) -> None:
     """Say which secrets the job has that runs in this process."""
     global _given
     _given = dict(secrets)

@@ -102,7 +102,7 @@ def _company(about: Option) -> list[str]:
 
 
 def render(config: Config, sources: Mapping[str, str]) -> list[Row]:
-    """Return a row for each key; ``sources`` as in :class:`jobpipe.config.Resolved`."""
+    """Return a row for each key; ``sources`` as in :class:`jobpipe.config.ResolvedConfig`."""
     return [
         Row(
             key=about.name,

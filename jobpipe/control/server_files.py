@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import jobpipe
 from jobpipe.control.permissions import Right
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.process_identity import PidScope, lives, start_ticks
 
 MAX_BYTES = 16 * 1024
 TOKEN_BYTES = 32
@@ -56,7 +56,7 @@ class ServerState(BaseModel):
     @classmethod
     def here(cls, url: str, token: Path | None) -> ServerState:
         """Return that of this process."""
-        pid, place = os.getpid(), Place.here()
+        pid, place = os.getpid(), PidScope.here()
         return cls(
             url=url,
             pid=pid,
@@ -72,7 +72,7 @@ class ServerState(BaseModel):
     @property
     def is_here(self) -> bool:
         """Whether its process lives, and its id means that process here."""
-        place = Place(self.host, self.boot, self.pid_namespace)
+        place = PidScope(self.host, self.boot, self.pid_namespace)
         return lives(self.pid, self.started, self.ticks, place) is True
 
 

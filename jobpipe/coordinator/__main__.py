@@ -8,14 +8,14 @@ from typing import Any
 
 from jobpipe.config import config_from_dict
 from jobpipe.coordinator.data.data_child import DataChild
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.server_process import answer_ready, handle_signals, run_program
-from jobpipe.coordinator.topic_liveness import Parent
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.coordinator.topic_liveness import WatchedParent
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 
 log = logging.getLogger(__name__)
 
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 async def run(order: dict[str, Any]) -> None:
     """Serve until there is nothing to do any more, or SIGTERM."""
     config = config_from_dict(order["config"])
-    parent = Parent(**order["parent"]) if order.get("parent") else None
+    parent = WatchedParent(**order["parent"]) if order.get("parent") else None
     interface = pick_interface(config.subnet, embedded=config.embedded)
     advertised = config.advertise or interface
-    trust = Trust(config)
+    trust = PeerAuthentication(config)
     if not trust.encrypted:
         require_plaintext_allowed(Endpoint(interface, config.port_range[0]), allowed=config.allow_plaintext)
     sock = bind_in_range(interface, config.port_range)
     data = DataChild(
         config, interface=interface, advertised=advertised, instance=order["instance"], secret=order["secret"]
     )
-    server: Server | None = None
+    server: LinkServer | None = None
     host: Coordinator | None = None
     try:
         await asyncio.to_thread(data.start)
@@ -45,9 +45,9 @@ async def run(order: dict[str, Any]) -> None:
             data=data,
             parent=parent,
             instance=order["instance"],
-            budgets=trust.budgets,
+            quotas=trust.quotas,
         )
-        server = trust.server(ControlService(host, trust, order["secret"]))
+        server = trust.server(AdminHandlers(host, trust, order["secret"]))
         await server.start(sock)
         handle_signals(host.finished)
         # Who has started us is on this host, and need not come by the address that others are told.

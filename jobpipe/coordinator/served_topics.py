@@ -22,14 +22,14 @@ from weakref import WeakValueDictionary
 from jobpipe.config import Config
 from jobpipe.coordinator.background_tasks import BackgroundTasks
 from jobpipe.coordinator.data.data_child import DataChild
-from jobpipe.coordinator.registration.epoch_check import HigherEpoch
+from jobpipe.coordinator.registration.epoch_check import EpochCheck
 from jobpipe.coordinator.registration.host_servers import HostServers
-from jobpipe.coordinator.registration.topic_registration import Registration
+from jobpipe.coordinator.registration.topic_registration import TopicRegistration
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.coordinator.topic_liveness import Parent, ParentWatch
+from jobpipe.coordinator.topic_liveness import ParentWatch, WatchedParent
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
-from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.admin_operations import Driver
 from jobpipe.operations.publisher_operations import Admitted, OpenRequest
@@ -61,30 +61,30 @@ class Coordinator:
         *,
         control: Endpoint,
         data: DataChild,
-        parent: Parent | None,
+        parent: WatchedParent | None,
         instance: str,
-        budgets: Budgets | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> None:
         self.config = config
-        self._budgets = budgets
+        self._quotas = quotas
         self.control_endpoint = control
         self.instance = instance
         self._data = data
         self.host_servers = HostServers(config, data)
-        self._mending = False
+        self._restarting_data = False
         self._data_starts = 0
         self.topics: dict[str, ServedTopic] = {}
         self.finished = asyncio.Event()
         self._handler = handler
         self._parent = parent
         self.parent_watch = ParentWatch(parent, config.linger)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
+        self._open_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic, to be opened
         self._openings = 0  # under way
-        self._registration = Registration(handler, config, control=control, data=data, instance=instance)
+        self._registration = TopicRegistration(handler, config, control=control, data=data, instance=instance)
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
-        self._lasting = BackgroundTasks()
-        self._higher: dict[str, HigherEpoch] = {}
+        self._background = BackgroundTasks()
+        self._higher: dict[str, EpochCheck] = {}
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
         self._had_topic = False
@@ -129,7 +129,7 @@ class Coordinator:
         if self.finished.is_set():
             raise LinkEnded("this coordinator is ending", instance=self.instance)
         caller = _Caller()
-        opening = self._lasting.start(self._open(topic, asked, caller))
+        opening = self._background.start(self._open(topic, asked, caller))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -146,12 +146,12 @@ class Coordinator:
         return self._openings > 0
 
     async def _open(self, topic: str, asked: OpenRequest, caller: _Caller) -> ServedTopic:
-        turn = self._turns.get(topic)
-        if turn is None:
-            turn = self._turns[topic] = asyncio.Lock()
+        lock = self._open_locks.get(topic)
+        if lock is None:
+            lock = self._open_locks[topic] = asyncio.Lock()
         self._openings += 1
         try:
-            async with turn:  # of this topic alone: taking one over may mean waiting for its owner
+            async with lock:  # of this topic alone: taking one over may mean waiting for its owner
                 return await self._opened(topic, asked, caller)
         finally:
             self._openings -= 1
@@ -191,9 +191,9 @@ class Coordinator:
         served.publishing = served.publishing and not caller.gone
         self.topics[topic] = served
         self._had_topic = True
-        self._lasting.start(self.host_servers.tidy(served))
+        self._background.start(self.host_servers.tidy(served))
         if data_starts != self._data_starts:  # it may have been registered with the endpoint of a dead process
-            self._lasting.start(self._register_again(served))
+            self._background.start(self._register_again(served))
         if topic in self._lost:  # said while it was not in the table yet
             self._spawn_lost(topic)
         return served
@@ -221,15 +221,15 @@ class Coordinator:
             if not asked.serve:  # who only serves changes nothing of what the publisher asked for
                 await asyncio.to_thread(store.required.declare, asked.required)
                 await asyncio.to_thread(store.holds.clip, config.hold_max_time)
-            swept = 0 if asked.serve else await asyncio.to_thread(store.retirer.sweep, asked.in_progress)
+            swept = 0 if asked.serve else await asyncio.to_thread(store.cleaner.sweep, asked.in_progress)
             await asyncio.to_thread(store.mark, self.instance)
             place = log_place(topic, store.log_id, store.write_token)
-            await asyncio.to_thread(self._data.tell, topic, config.spool_dir / topic, place)
+            await asyncio.to_thread(self._data.announce_topic, topic, config.spool_dir / topic, place)
             keep_point = self._registration.keep_recovery_point
             keep = None if asked.serve else await asyncio.to_thread(keep_point, store, config.acks)
-            served = await ServedTopic.open(topic, store, asked, keep, self._budgets)
+            served = await ServedTopic.open(topic, store, asked, keep, self._quotas)
             if served.uses_hosts:
-                await self.host_servers.look([*self.topics.values(), served])
+                await self.host_servers.refresh([*self.topics.values(), served])
             await self._registration.announce(served)
         except BaseException:
             try:
@@ -247,7 +247,7 @@ class Coordinator:
 
     async def take_back(self, topic: ServedTopic, query_id: str, batch_id: int) -> None:
         """Undo the seal of the newest batch under a higher epoch, so that the two can be told apart."""
-        await self._lasting.run(self._take_back(topic, query_id, batch_id))
+        await self._background.run(self._take_back(topic, query_id, batch_id))
 
     async def _take_back(self, topic: ServedTopic, query_id: str, batch_id: int) -> None:
         async with topic.renewing:
@@ -263,7 +263,7 @@ class Coordinator:
 
     async def close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
         """The publisher is done; with ``final`` seal an end mark. What is sealed is still served."""
-        await self._lasting.run(self._close_publisher(topic, final=final))
+        await self._background.run(self._close_publisher(topic, final=final))
 
     async def _close_publisher(self, topic: ServedTopic, *, final: bool) -> None:
         if final and topic.publishing:
@@ -284,7 +284,7 @@ class Coordinator:
         higher = self._higher.get(topic.topic)
         if higher is None or higher.topic is not topic:
             registered = partial(self._registration.highest_epoch, topic.topic)
-            higher = self._higher[topic.topic] = HigherEpoch(topic, registered, self._lasting)
+            higher = self._higher[topic.topic] = EpochCheck(topic, registered, self._background)
         exists = await higher.exists()
         if exists:
             log.warning("topic %s: fenced, a higher epoch than %d exists", topic.topic, topic.epoch)
@@ -300,7 +300,7 @@ class Coordinator:
                 return  # done
             del self.topics[name]
             self._higher.pop(name, None)
-            drop = self._drops[name] = self._lasting.start(self._dropped(topic, withdraw=withdraw))
+            drop = self._drops[name] = self._background.start(self._dropped(topic, withdraw=withdraw))
             drop.add_done_callback(lambda _: self._drops.pop(name, None))
         await asyncio.shield(drop)
 
@@ -320,9 +320,9 @@ class Coordinator:
             self._lost.add(name)
             return
         log.warning("topic %s: another publisher claimed it while our registry session was away", name)
-        self._lasting.start(self._drop(topic))
+        self._background.start(self._drop(topic))
 
-    async def _mend_data(self) -> None:
+    async def _restart_data_process(self) -> None:
         """The data process died: start it again and tell the registry; readers find it there. Else end ourselves."""
         log.error("the data process has died; starting it again")
         try:
@@ -332,7 +332,7 @@ class Coordinator:
             self.finished.set()
             return
         finally:
-            self._mending = False
+            self._restarting_data = False
         self._data_starts += 1
         for topic in list(self.topics.values()):
             await self._register_again(topic)
@@ -359,22 +359,22 @@ class Coordinator:
                 pass
             count += 1
             retain = count % RETAIN_EVERY == 0
-            if not self._data.alive and not self._mending:
-                self._mending = True
-                self._lasting.start(self._mend_data())
+            if not self._data.alive and not self._restarting_data:
+                self._restarting_data = True
+                self._background.start(self._restart_data_process())
             if retain and await self._is_over() and not self.opening:
                 self.finished.set()
                 return
             for topic in list(self.topics.values()):  # after the question, which passes over those that tick
                 self._start_tick(topic, retain=retain)
             if self.host_servers.is_due(list(self.topics.values())):
-                self._lasting.start(self.host_servers.look_and_tidy(list(self.topics.values())))
+                self._background.start(self.host_servers.refresh_and_tidy(list(self.topics.values())))
 
     def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
         """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""
         if topic in self._ticks:
             return  # its disk is slow; the next tick counts the time
-        tick = self._ticks[topic] = self._lasting.start(self._tick(topic, retain=retain))
+        tick = self._ticks[topic] = self._background.start(self._tick(topic, retain=retain))
         tick.add_done_callback(lambda _: self._ticks.pop(topic, None))
 
     async def _tick(self, topic: ServedTopic, *, retain: bool) -> None:
@@ -419,7 +419,7 @@ class Coordinator:
         self.finished.set()  # nothing is opened any more
         if self._drops:
             await asyncio.wait(self._drops.values(), timeout=CLOSE_SECONDS)
-        await self._lasting.end()
+        await self._background.end()
         await asyncio.gather(*(self._drop(topic, withdraw=False) for topic in list(self.topics.values())))
         await self.host_servers.close()
         await asyncio.to_thread(self._handler.shutdown)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Parent:
+class WatchedParent:
     """The process whose end ends the coordinator; see :func:`jobpipe_registry.process_identity.lives`."""
 
     pid: int
@@ -23,7 +23,7 @@ class Parent:
 
 
 @dataclass(frozen=True)
-class Presence:
+class PublisherLiveness:
     """What the coordinator knows of a topic's publisher.
 
     Attributes:
@@ -55,7 +55,7 @@ class ParentWatch:
         linger: seconds for which a topic is served after its publisher, or the last progress of its readers.
     """
 
-    def __init__(self, parent: Parent | None, linger: float) -> None:
+    def __init__(self, parent: WatchedParent | None, linger: float) -> None:
         self._parent = parent
         self._linger = linger
         self._dead_since: float | None = None
@@ -74,11 +74,11 @@ class ParentWatch:
         begun = max(topic.progress_at, self._dead_since or 0.0)
         return max(0.0, begun + self._linger - time.monotonic())
 
-    def presence(self, topic: ServedTopic, *, lagging: bool) -> Presence:
+    def liveness(self, topic: ServedTopic, *, lagging: bool) -> PublisherLiveness:
         """Return what is known of a topic's publisher; ``lagging``: a subscription has not read everything."""
         dead = self.is_dead()
         if (topic.publishing or topic.asked.serve) and not dead:
-            return Presence(topic.publishing)
+            return PublisherLiveness(topic.publishing)
         if not topic.publishing or self._dead_since is None:
-            return Presence(False, served_for=self.left(topic) if lagging else 0.0)
-        return Presence(False, time.monotonic() - self._dead_since, self.left(topic))
+            return PublisherLiveness(False, served_for=self.left(topic) if lagging else 0.0)
+        return PublisherLiveness(False, time.monotonic() - self._dead_since, self.left(topic))

@@ -151,7 +151,7 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
         plan = EpochRepair(
             topic=topic,
             registered=registered,
-            data=None if data is None else _shown(data),
+            data=None if data is None else _short_text(data),
             catalog=None if found is None else found.path,
             epoch=known,
             owner=_claimant(owner, claimed),
@@ -161,7 +161,7 @@ def repair_epoch(config: Config, topic: str, *, epoch: int | None = None, dry_ru
         )
         if dry_run or not plan.wrong:
             return plan
-        return _mend(config, handler, directory, plan, point)
+        return _repair(config, handler, directory, plan, point)
     finally:
         handler.shutdown()
 
@@ -192,7 +192,7 @@ def _known(topic: str, directory: Path, found: CatalogEpochs | None, epoch: int 
     return found.epoch if found is not None else int(epoch or 0)
 
 
-def _mend(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepair, point: str | None) -> EpochRepair:
+def _repair(config: Config, handler: TreeHandler, directory: Path, plan: EpochRepair, point: str | None) -> EpochRepair:
     target = plan.to_registered if plan.to_registered is not None else plan.registered
     if plan.to_epoch is not None:
         # First a number that no publisher can take over from, if it is not there already; the claim is looked at in the
@@ -226,6 +226,6 @@ def _parsed(data: bytes | None) -> int | None:
         return None
 
 
-def _shown(data: bytes) -> str:
+def _short_text(data: bytes) -> str:
     text = data[:SHOWN_BYTES].decode("ascii", "backslashreplace")
     return repr(text)[1:-1] + ("…" if len(data) > SHOWN_BYTES else "")

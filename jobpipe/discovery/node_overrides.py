@@ -24,14 +24,14 @@ PER_NODE = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_key_passw
 
 
 @dataclass(frozen=True)
-class TravellingCredentials:
+class NodeCredentials:
     """The paths of the driver's certificate files, on their way to a task."""
 
     files: Credentials
     pinned: frozenset[str]  # attributes of the configuration that the application set
 
     @classmethod
-    def of(cls, config: Config) -> TravellingCredentials | None:
+    def of(cls, config: Config) -> NodeCredentials | None:
         """Return what is in force in this process; None without TLS.
 
         Raises:
@@ -84,11 +84,11 @@ def on_this_node(config: Config, endpoint: Endpoint) -> ssl.SSLContext | None:
     """Return the context to dial ``endpoint`` with a configuration that may be another host's; None in plaintext.
 
     Raises:
-        ConfigError: see :meth:`TravellingCredentials.context`; or encryption is off, and the endpoint beyond loopback.
+        ConfigError: see :meth:`NodeCredentials.context`; or encryption is off, and the endpoint beyond loopback.
     """
     if not config.tls:
         require_plaintext_allowed(endpoint, allowed=config.allow_plaintext)
-    files = TravellingCredentials.of(config)
+    files = NodeCredentials.of(config)
     return None if files is None else files.context()
 
 

@@ -1,7 +1,7 @@
 """Whom a server lets in: its certificates and its access list, both as the files are now.
 
 One for each serving process. Its server goes by the files (:class:`jobpipe.net.tls.trusted_files.TrustedFiles`); its
-service asks :meth:`Trust.require` before it does anything for a peer.
+service asks :meth:`PeerAuthentication.require` before it does anything for a peer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ, AccessList, read_access
 from jobpipe.net.servers.audit_log import audit, who
 from jobpipe.net.servers.connection_limits import ConnectionLimits
-from jobpipe.net.servers.identity_quota import Budgets, identity_of
-from jobpipe.net.servers.link_server import Server
-from jobpipe.net.servers.served_link import Handler
+from jobpipe.net.servers.identity_quota import IdentityQuotas, identity_of
+from jobpipe.net.servers.link_server import LinkServer
+from jobpipe.net.servers.served_link import LinkHandler
 from jobpipe.net.tls.trusted_files import TrustedFiles
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_DECIDED = 4096
 
 
-class Trust:
+class PeerAuthentication:
     """The identities and rights that one serving process goes by.
 
     A peer with exactly the names of this process's own certificate is the same job, or its next process, and may do
@@ -35,7 +35,7 @@ class Trust:
     do everything.
 
     Attributes:
-        budgets: what each identity holds of the process.
+        quotas: what each identity holds of the process.
 
     Raises:
         ConfigError: a certificate, the revocation list or the access list cannot be used: what, where.
@@ -54,18 +54,18 @@ class Trust:
             renew=lambda: credentials(config),
             changed=self._forget_decided,
         )
-        self.budgets = Budgets()
+        self.quotas = IdentityQuotas()
 
     @property
     def encrypted(self) -> bool:
         """Whether there are identities at all."""
         return self._files.encrypted
 
-    def server(self, handler: Handler) -> Server:
+    def server(self, handler: LinkHandler) -> LinkServer:
         """Return a server that goes by these identities, with the configuration's limits."""
         tls, limits = self._files if self.encrypted else None, ConnectionLimits.of(self._config)
-        return Server(
-            handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, budgets=self.budgets
+        return LinkServer(
+            handler, tls=tls, limits=limits, max_age=self._config.ssl_max_connection_age, quotas=self.quotas
         )
 
     def refresh(self) -> bool:

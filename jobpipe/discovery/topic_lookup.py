@@ -112,16 +112,16 @@ class TopicLocator:
                 known.doubted &= set(found)
                 listeners = list(self._listeners.get(topic, ()))
                 self._changed.notify_all()
-            for tell in listeners:
-                tell()
+            for listener in listeners:
+                listener()
 
         with map_registry_errors():
             self._watches.append(self._handler.watch(topic, on_change))
 
-    def listen(self, topic: str, tell: Callable[[], object]) -> None:
-        """Call ``tell``, from a thread of the registry, after each change of the registrations of ``topic``."""
+    def listen(self, topic: str, listener: Callable[[], object]) -> None:
+        """Call ``listener``, from a thread of the registry, after each change of the registrations of ``topic``."""
         with self._changed:
-            self._listeners.setdefault(topic, []).append(tell)
+            self._listeners.setdefault(topic, []).append(listener)
 
     def current(self, topic: str) -> Location | None:
         """Return the best known location, None when the topic is not served now."""

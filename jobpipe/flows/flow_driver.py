@@ -28,10 +28,10 @@ from jobpipe.errors import (
     UnsupportedType,
     WaitTimeout,
 )
-from jobpipe.flows.flow_endpoints import FlowEnds
+from jobpipe.flows.flow_endpoints import FlowEndpoints
 from jobpipe.flows.flow_settings import FlowOptions, FlowState, FlowStatus, PartitionStatus
 from jobpipe.flows.flow_task import TaskEnd, TaskOrder
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import RETRYABLE, Deadline, backoff
 from jobpipe.operations.flow_operations import MAX_PARTS
 from jobpipe.operations.range_messages import News
@@ -129,7 +129,7 @@ class Flow:
         self.cut_short = False
         self._options = options
         self._runner = runner
-        self._owner = Owner(f"flow {self.name!r}")
+        self._owner = ForkGuard(f"flow {self.name!r}")
         self._stopping = threading.Event()
         self._at_once = threading.Event()
         self._hurry = threading.Event()
@@ -138,7 +138,7 @@ class Flow:
         self._state = FlowState.RUNNING
         self._error: JobpipeError | None = None
         self._errors: dict[int, tuple[tuple[int, int], str]] = {}  # by partition: where it failed last, and why
-        self._ends = FlowEnds(options, self._heard)
+        self._ends = FlowEndpoints(options, self._heard)
         self._give_up = 0.0  # when nothing is asked any more of a flow that is to end
         self._lanes: list[threading.Thread] = []
         self._supervisor = threading.Thread(target=self._supervise, name=f"flow-{self.name}", daemon=True)
@@ -283,7 +283,7 @@ class Flow:
                 self._stopping.wait(GRANT_SECONDS)
                 continue
             if end.partitions is not None:
-                if not self._ends.reshape(end.partitions):
+                if not self._ends.repartition(end.partitions):
                     self._stopping.wait(next(delays))
                 continue
             if end.error is None:  # told to end by a coordinator, as after a stop that was not heard of

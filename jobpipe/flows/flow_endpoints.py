@@ -15,10 +15,10 @@ from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import DataLoss, FlowFailed, JobpipeError
-from jobpipe.flows.flow_schema import learned
+from jobpipe.flows.flow_schema import input_schema
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.flow_task import TaskOrder
-from jobpipe.flows.part_committer import PART_BYTES, Publishes
+from jobpipe.flows.part_committer import PART_BYTES, PublishedTopic
 from jobpipe.operations.flow_operations import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
 from jobpipe.operations.publisher_operations import Schema
 from jobpipe.operations.range_messages import News
@@ -39,7 +39,7 @@ SPOOL_PARTS = 8  # parts of a task that a spool holds at least
 COMMITTED = Boundary("committed")
 
 
-class FlowEnds:
+class FlowEndpoints:
     """Opens both ends, and knows where the cursors are. Close it.
 
     Attributes:
@@ -130,7 +130,7 @@ class FlowEnds:
                 following = self._published_schema(plan.schema_id)
         except DataLoss as error:  # told by the first task, or skipped there
             log.debug("flow %s: %s", self._options.name, error)
-        return learned(newest, following, self._options.schema_evolution)
+        return input_schema(newest, following, self._options.schema_evolution)
 
     def _published_schema(self, number: int | None) -> pa.Schema | None:
         asked = SchemaRequest(id=number)
@@ -235,7 +235,7 @@ class FlowEnds:
             assert options.schema is not None  # noqa: S101 - jobpipe.flow has looked
             config = options.config
             part_bytes = min(PART_BYTES, config.spool_max_bytes // SPOOL_PARTS)
-            publishes = Publishes(publisher.target(), options.schema, self._token, config.acks_timeout, part_bytes)
+            publishes = PublishedTopic(publisher.target(), options.schema, self._token, config.acks_timeout, part_bytes)
         return TaskOrder(
             config=options.config,
             key=self.key,
@@ -248,7 +248,7 @@ class FlowEnds:
             schema_evolution=options.schema_evolution,
         )
 
-    def reshape(self, partitions: int) -> bool:
+    def repartition(self, partitions: int) -> bool:
         """Go on with more partitions: each task learns of that by itself, when all before is done.
 
         Returns:

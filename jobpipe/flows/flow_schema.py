@@ -1,4 +1,4 @@
-"""The schema in which a flow's function gets its batches: learned when the flow starts, and kept until it ends.
+"""The schema in which a flow's function gets its batches: fixed when the flow starts, and kept until it ends.
 
 It is the newest that is published, as a query's; if the batch that comes next does not fit that, it is this batch's. So
 a flow that ended before a schema that does not fit goes on with it when it is started again.
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 EVOLUTIONS = ("compatible", "strict")
 
 
-def learned(newest: pa.Schema, following: pa.Schema | None, evolution: str) -> pa.Schema:
+def input_schema(newest: pa.Schema, following: pa.Schema | None, evolution: str) -> pa.Schema:
     """Return the schema that a flow asks for.
 
     Args:
@@ -52,7 +52,7 @@ class SchemaAdapter:
         self, topic: str, asked: pa.Schema | None, evolution: str, newest: Callable[[], pa.Schema | None]
     ) -> None:
         self._topic = topic
-        self._asked = asked
+        self._inputs = asked
         self._evolution = evolution
         self._newest = newest
         self._accepted: pa.Schema | None = None
@@ -65,9 +65,9 @@ class SchemaAdapter:
             SchemaMismatch: they do not fit; names topic, offset and each column with both types.
         """
         batch, n = fetched.batch, fetched.header.n
-        if self._asked is None:
-            self._asked = learned(self._newest() or batch.schema, batch.schema, self._evolution)
-        asked = self._asked
+        if self._inputs is None:
+            self._inputs = input_schema(self._newest() or batch.schema, batch.schema, self._evolution)
+        asked = self._inputs
         if self._accepted is None or not batch.schema.equals(self._accepted):
             lines = misfits(batch.schema, asked, self._evolution)
             if lines:
@@ -79,12 +79,12 @@ class SchemaAdapter:
                     offset=n,
                     columns=lines,
                 )
-            self._tell_left_out(left_out(batch.schema, asked), n)
+            self._warn_left_out(left_out(batch.schema, asked), n)
             self._accepted = batch.schema
         where = f"topic {self._topic!r}, offset {n}, partition {fetched.header.partition}"
         return cast_batch(batch, asked, where, evolve=True)
 
-    def _tell_left_out(self, columns: list[str], n: int) -> None:
+    def _warn_left_out(self, columns: list[str], n: int) -> None:
         known = self._left_out
         added = [] if known is None else [column for column in columns if column not in known]
         self._left_out = {*(known or ()), *columns}

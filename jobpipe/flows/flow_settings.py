@@ -1,4 +1,4 @@
-"""What a flow is told, and what it tells of itself."""
+"""The options of a flow, its state and its status."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class SourceReader:
                     hurries = reply.hurry
                     yield Flush(hurries)
                 for part in reply.parts:
-                    self._tell_of_loss(places[part.partition], part)
+                    self._warn_of_loss(places[part.partition], part)
                     yield from self._read(part, reply.data)
                     places[part.partition] = part.end
         finally:
@@ -149,7 +149,7 @@ class SourceReader:
                 log.warning("%s; failOnDataLoss=false: reading continues at %d", error.message, following.n)
                 wanted, skip = replace(wanted, start=following), 0
 
-    def _tell_of_loss(self, at: Position, part: FollowedPart) -> None:
+    def _warn_of_loss(self, at: Position, part: FollowedPart) -> None:
         if part.start.n > at.n:
             log.warning(
                 "topic %s, partition %d: batches %d to %d are missing; failOnDataLoss=false: reading continues at %d",

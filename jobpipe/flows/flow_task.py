@@ -1,4 +1,4 @@
-"""One task of a flow job: reads some partitions, calls the function, publishes what it returns. It does not end."""
+"""One task of a flow job: reads some partitions, calls the function, publishes the result. Runs until stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobpipe.config import Config
 from jobpipe.errors import Fenced, FlowFailed, FlowNotFound, JobpipeError, SchemaMismatch, UnsupportedType
 from jobpipe.flows.flow_schema import SchemaAdapter
 from jobpipe.flows.flow_source import EndOfStream, Flush, Prefetch, Repartitioned, SourceReader
-from jobpipe.flows.part_committer import ClaimLost, FlowSealer, Publishes
+from jobpipe.flows.part_committer import ClaimLost, PartCommitter, PublishedTopic
 from jobpipe.flows.task_links import ControlLink
 from jobpipe.flows.user_function import Function, Setup, call, context_of, set_up
 from jobpipe.operations.reader_operations import SchemaRequest
@@ -49,7 +49,7 @@ class TaskOrder:
     grant: int
     lane: tuple[int, ...]
     partitions: int
-    publishes: Publishes | None
+    publishes: PublishedTopic | None
     skip_removed: bool = False
     schema: pa.Schema | None = None
     schema_evolution: str = "compatible"
@@ -92,7 +92,7 @@ def run_task(order: TaskOrder, function: Function, setup: Setup | None, stopped:
             flow=order.key.flow,
             token=publishes.token,
         )
-    sealer = FlowSealer(link, order.key, order.grant, publishes, stopped)
+    sealer = PartCommitter(link, order.key, order.grant, publishes, stopped)
     try:
         places = sealer.claim(order.lane)
         return _run(order, function, made, places, sealer, stopped)
@@ -123,7 +123,7 @@ def _run(
     function: Function,
     made: Any,
     places: dict[int, Position],
-    sealer: FlowSealer,
+    sealer: PartCommitter,
     stopped: Callable[[], bool],
 ) -> TaskEnd:
     key = order.key

@@ -49,7 +49,7 @@ class ClaimLost(Exception):
 
 
 @dataclass(frozen=True)
-class Publishes:
+class PublishedTopic:
     """What is published, as tasks need it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Publishes:
 
 
 @dataclass
-class _Done:
+class _FinishedCall:
     """What the function returned for some record batches, to be sealed together; ``to`` is the place after them."""
 
     to: Position
@@ -90,10 +90,10 @@ class _Partition:
     claim: int
     at: Position
     to: Position
-    waiting: deque[_Done] = field(default_factory=deque)
+    waiting: deque[_FinishedCall] = field(default_factory=deque)
     moved: float = field(default_factory=time.monotonic)
 
-    def add(self, done: _Done, limit: int) -> None:
+    def add(self, done: _FinishedCall, limit: int) -> None:
         """Note what the function has done; it joins what waits already, up to so many bytes."""
         last = self.waiting[-1] if self.waiting else None
         if last is not None and last.size + done.size <= limit:
@@ -120,7 +120,7 @@ class _Taken:
     rows: list[pa.RecordBatch]
 
 
-class FlowSealer:
+class PartCommitter:
     """Seals for one task.
 
     Args:
@@ -136,7 +136,7 @@ class FlowSealer:
         link: ControlLink,
         key: FlowKey,
         grant: int,
-        publishes: Publishes | None,
+        publishes: PublishedTopic | None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._stopped = stopped
@@ -183,7 +183,7 @@ class FlowSealer:
             self._raise_failure()
             known = self._partitions[partition]
             is_first = known.at == known.to
-            known.add(_Done(to, list(rows), size), self._part_bytes)
+            known.add(_FinishedCall(to, list(rows), size), self._part_bytes)
             self._held += size
             if rows or is_first or self._hurries:  # else the thread moves the cursor when that is due
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A task's way to the coordinator of a topic."""
+"""A task's link to the coordinator of a topic, dialled again after a cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.messages.message_fields import R, RequestFor
-from jobpipe.subscribing.fetching.part_fetch import look_up
+from jobpipe.subscribing.fetching.part_fetch import refresh_location
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ControlLink:
 
     def _connected(self, attempts: Attempts) -> BlockingLink:
         if self._link is None:
-            found = look_up(self._config, self._topic, self._location, attempts.deadline)
+            found = refresh_location(self._config, self._topic, self._location, attempts.deadline)
             self._location = found or self._location
             if self._location is None:
                 raise TopicNotFound(f"topic {self._topic!r}: it is not served now", topic=self._topic)

@@ -1,4 +1,4 @@
-"""The host server's answers: takes segments of tasks on its host, streams them to readers, removes what it is told to.
+"""The host server's handlers: take segments of tasks on its host, stream them to readers, remove them.
 
 It knows no catalog. Which bytes make up a range, and their checksums, a topic's coordinator says; readers bring it
 along. So what a reader accepts is what was sealed, whatever lies here.
@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from jobpipe.coordinator.data.segment_files import map_range, receive_file
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import JobpipeError, SegmentCorrupt
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.write_tokens import log_place
@@ -20,7 +20,7 @@ from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import DATA, ServedReply
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.host_operations import HOSTSERVER
-from jobpipe.operations.messages.message_fields import Fields, Nothing
+from jobpipe.operations.messages.message_fields import EmptyReply, Fields
 from jobpipe.operations.messages.operation import read_request
 from jobpipe.store.spool.host_folder import HostFolder
 from jobpipe.store.spool.spool_files import sync_directory
@@ -29,8 +29,8 @@ from jobpipe.wire.wire_messages import Hello, Request, Welcome
 _OTHERS = CONTROL.keys() | DATA.keys()
 
 
-class HostService:
-    """Implements :class:`jobpipe.net.servers.link_server.Handler`.
+class HostHandlers:
+    """Implements :class:`jobpipe.net.servers.served_link.LinkHandler`.
 
     Args:
         folder: what it serves.
@@ -39,7 +39,7 @@ class HostService:
             the publisher of another one may have it removed.
     """
 
-    def __init__(self, folder: HostFolder, trust: Trust, *, keep_seconds: float) -> None:
+    def __init__(self, folder: HostFolder, trust: PeerAuthentication, *, keep_seconds: float) -> None:
         self._folder = folder
         self._trust = trust
         self._keep_seconds = keep_seconds
@@ -75,7 +75,7 @@ class HostService:
         match asked:
             case ops.PrepareRequest():
                 await asyncio.to_thread(folder.prepare, topic, place)
-                return Nothing()
+                return EmptyReply()
             case ops.HostPutRequest(
                 file=name, length=length, fsync=fsync
             ):  # fsync: the sink's setting, not this server's
@@ -83,10 +83,10 @@ class HostService:
                 await receive_file(link, request, directory / name, length, fsync=fsync)
                 if fsync:
                     await asyncio.to_thread(sync_directory, directory)
-                return Nothing()
+                return EmptyReply()
             case ops.AdoptRequest(file=name, length=length, fsync=fsync):
                 await asyncio.to_thread(folder.adopt, topic, place, name, length, fsync=fsync)
-                return Nothing()
+                return EmptyReply()
             case ops.FilesRequest(after=after):
                 await asyncio.to_thread(folder.renew, topic, place)
                 return ops.FilesReply(tuple(await asyncio.to_thread(folder.files, topic, place, after, ops.FILES_PAGE)))

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from jobpipe.config import Config
 from jobpipe.coordinator.server_process import handle_signals
 from jobpipe.discovery.host_lookup import HostDirectory
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import RegistryUnavailable
-from jobpipe.hostserver.host_handlers import HostService
+from jobpipe.hostserver.host_handlers import HostHandlers
 from jobpipe.net.address import Endpoint, bind_in_range, pick_interface, require_plaintext_allowed
 from jobpipe.net.retry import backoff
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.operations.host_operations import KEEP_SECONDS
 from jobpipe.store.spool.host_folder import HostFolder
 
@@ -31,16 +31,16 @@ async def serve_host(config: Config, tell: Callable[[str], object]) -> None:
     """
     finished = asyncio.Event()
     handle_signals(finished)
-    trust = Trust(config)
+    trust = PeerAuthentication(config)
     folder = HostFolder(config.hostserver_dir)
     directory: HostDirectory | None = None
-    server: Server | None = None
+    server: LinkServer | None = None
     try:
         interface = pick_interface(config.subnet, embedded=config.embedded)
         if not trust.encrypted:
             require_plaintext_allowed(Endpoint(interface, config.hostserver_port[0]), allowed=config.allow_plaintext)
         sock = bind_in_range(interface, config.hostserver_port, key="jobpipe.hostserver.port")
-        server = trust.server(HostService(folder, trust, keep_seconds=max(config.subscription_expiry, KEEP_SECONDS)))
+        server = trust.server(HostHandlers(folder, trust, keep_seconds=max(config.subscription_expiry, KEEP_SECONDS)))
         await server.start(sock)
         endpoint = Endpoint(config.advertise or interface, sock.getsockname()[1])
         directory = await _register(config, folder, endpoint, finished)

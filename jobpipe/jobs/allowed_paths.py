@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from jobpipe.config import Config
-from jobpipe.config.reading.file_permissions import Distrusted, distrusted_level
+from jobpipe.config.reading.file_permissions import UntrustedFolder, distrusted_level
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.file_paths import absolute
 from jobpipe.pipelines.file.problems import Problem
@@ -88,7 +88,7 @@ class AllowedPaths:
                 what = f"others could have changed {found.path}: {found.why}"
                 yield Problem(str(pipeline.file), None, key, what, found.remedy)
 
-    def _distrusted_level(self, real: Path, has_modules: bool) -> Distrusted | None:
+    def _distrusted_level(self, real: Path, has_modules: bool) -> UntrustedFolder | None:
         """Return the first folder down to a path without links that others can change; a root's owner is trusted."""
         tops = [folder for folder in self.folders if real.is_relative_to(folder)]
         if not tops:

@@ -19,7 +19,7 @@ RENEW = "renew the link"
 """Reason of a goodbye to a link that is old, or made before other certificates were trusted: dial again, at once."""
 
 TRUST_TRIES = 3
-"""How often the registry must lead to a server we do not trust before that is final: see :class:`Distrust`."""
+"""How often the registry must lead to a server we do not trust before that is final: see :class:`TrustRetries`."""
 
 
 def is_renewal(error: BaseException) -> bool:
@@ -27,7 +27,7 @@ def is_renewal(error: BaseException) -> bool:
     return isinstance(error, LinkEnded) and error.fields.get("reason") == RENEW
 
 
-class Distrust:
+class TrustRetries:
     """Decides when PeerNotTrusted is final.
 
     A registration outlives its server by up to a registry session, and by half of one more: ZooKeeper ends sessions
@@ -91,7 +91,7 @@ class Attempts:
 
     Args:
         seconds: that may pass from the first failure on, without any progress.
-        session: that a registry session lives without its owner; see :class:`Distrust`.
+        session: that a registry session lives without its owner; see :class:`TrustRetries`.
         cap: the longest pause.
         deadline: counts from the start, instead of ``seconds``.
         protocol_tries: RemoteProtocolErrors after which to give up; None where each attempt may meet another server.
@@ -113,7 +113,7 @@ class Attempts:
         self._cap = cap
         self._given = deadline
         self._protocol_tries = protocol_tries
-        self._distrust = Distrust(session)
+        self._trust_retries = TrustRetries(session)
         self.progressed()
 
     def progressed(self) -> None:
@@ -141,7 +141,7 @@ class Attempts:
         self.failures += 1
         self._garbled += isinstance(error, RemoteProtocolError)
         self._deadline = self.deadline
-        final = self._distrust.is_final(error, place, time.monotonic())
+        final = self._trust_retries.is_final(error, place, time.monotonic())
         garbled = self._protocol_tries is not None and self._garbled >= self._protocol_tries
         if self._deadline.passed or garbled or final:
             raise error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from jobpipe.operations.messages.checked_values import Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.messages.checked_values import Boolean, CheckedName, Integer, Items, Number, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_HOLD_SECONDS,
     OMITTED,
@@ -31,8 +31,8 @@ class StatusReply(Fields):
     """The topic's status, as a document for people and scripts; `jobpipe describe` shows it.
 
     It has no declared fields, on purpose: a later version may add some, and none decides what happens to rows. Its keys
-    come from ``store.status.describe_log``, ``TopicLog.status``, ``Subscribers.state``, ``ServedTopic.status`` and
-    ``ControlService._status``; ``cli/bus/describe_command.py`` shows them.
+    come from ``store.status.describe_log``, ``TopicLog.status``, ``TopicSubscribers.state``, ``ServedTopic.status`` and
+    ``AdminHandlers._status``; ``cli/bus/describe_command.py`` shows them.
     """
 
     document: dict[str, Any]
@@ -49,14 +49,14 @@ class StatusReply(Fields):
 class StatusRequest(RequestFor[StatusReply], op="status"):
     """How the topic stands; with ``served`` also what each process has served."""
 
-    served: Annotated[bool, Truth(), OMITTED] = False
+    served: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message
 class Driver(Fields):
     """The process that publishes, which is what its user can stop."""
 
-    pid: Annotated[int, Whole(0, 2**31 - 1)]
+    pid: Annotated[int, Integer(0, 2**31 - 1)]
     application: FreeText
 
 
@@ -78,8 +78,8 @@ class MovedReply(Fields):
     """Where a subscription stood and stands, in offsets; None for nowhere. In JSON ``before`` is ``from``."""
 
     name: Name
-    before: Annotated[int | None, Whole()] = None
-    to: Annotated[int | None, Whole()] = None
+    before: Annotated[int | None, Integer()] = None
+    to: Annotated[int | None, Integer()] = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
@@ -168,7 +168,7 @@ class RequiredReply(Fields):
     """The subscriptions that are required, and whether this one was before."""
 
     before: Flag
-    required: Annotated[tuple[str, ...], Items(Named(), MAX_REQUIRED)]
+    required: Annotated[tuple[str, ...], Items(CheckedName(), MAX_REQUIRED)]
 
 
 @message

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.servers.access_list import PUBLISH, READ
-from jobpipe.operations.messages.checked_values import Packed, Text, Whole
+from jobpipe.operations.messages.checked_values import Integer, PackedChunks, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
@@ -44,7 +44,7 @@ class KeptPart(Fields):
     log: Annotated[str, Text(49)]
     file: FileName
     offset: Count
-    chunks: Annotated[tuple[Chunk, ...], Packed()]
+    chunks: Annotated[tuple[Chunk, ...], PackedChunks()]
 
 
 @message(kw_only=True)
@@ -65,7 +65,7 @@ class PartHeader(Fields):
     n: Count
     partition: Count
     partitions: Count
-    schema_id: Annotated[int | None, Whole()] = None
+    schema_id: Annotated[int | None, Integer()] = None
     sealed_ms: Count
     epoch: Count
     publisher: FreeText
@@ -73,7 +73,7 @@ class PartHeader(Fields):
     rows: Count
     record_batches: Count
     length: Count
-    before: Annotated[int | None, Whole(), OMITTED] = None
+    before: Annotated[int | None, Integer(), OMITTED] = None
     kept: KeptPart | None = None
 
     @classmethod
@@ -90,7 +90,7 @@ class HeldPart(Fields):
     """A part whose bytes lie in the blob: the chunks one after another, the first the schema's."""
 
     header: Annotated[PartHeader, Nested(PartHeader)]
-    chunks: Annotated[tuple[Chunk, ...], Packed()]
+    chunks: Annotated[tuple[Chunk, ...], PackedChunks()]
     data: bytes = b""
 
     @property
@@ -128,7 +128,7 @@ class FetchRequest(RequestFor[FetchReply], op="fetch"):
 
     start: At
     end: At
-    partition: Annotated[int, Whole(0, MAX_PARTITION)]
+    partition: Annotated[int, Integer(0, MAX_PARTITION)]
     skip: Count = 0
 
 

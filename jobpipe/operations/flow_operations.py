@@ -12,12 +12,13 @@ from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.operations.data_operations import HeldPart, fill_held
-from jobpipe.operations.messages.checked_values import Items, Text, Truth, Whole
+from jobpipe.operations.messages.checked_values import Boolean, Integer, Items, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
     At,
     Count,
+    EmptyReply,
     EndpointText,
     Fields,
     Flag,
@@ -25,7 +26,6 @@ from jobpipe.operations.messages.message_fields import (
     LogId,
     Name,
     Nested,
-    Nothing,
     RequestFor,
     Secret,
     Wait,
@@ -45,8 +45,8 @@ PARTITIONER = "as the source"
 MAX_PARTS = 128
 """Of one request: partitions of a task, and what it seals at once."""
 
-Partition = Annotated[int, Whole(0, MAX_PARALLELISM - 1)]
-Partitions = Annotated[int, Whole(1, MAX_PARALLELISM)]
+Partition = Annotated[int, Integer(0, MAX_PARALLELISM - 1)]
+Partitions = Annotated[int, Integer(1, MAX_PARALLELISM)]
 
 
 # -- cursors -----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class CursorsReply(Fields):
     """A flow's cursors, by partition; ``full``: the topic that has them takes no rows now."""
 
     cursors: Annotated[tuple[CursorObject, ...], Items(Nested(CursorObject), MAX_PARALLELISM)]
-    full: Annotated[bool, Truth(), OMITTED] = False
+    full: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message
@@ -90,10 +90,10 @@ class BeginFlowRequest(RequestFor[CursorsReply], op="begin_flow"):
     topic: Name
     start: At
     partitions: Partitions
-    grant: Annotated[int, Whole(), OMITTED] = 0
+    grant: Annotated[int, Integer(), OMITTED] = 0
     token: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a flow's token"), OMITTED] = ""
     schema: Annotated[Schema | None, Nested(Schema), OMITTED] = None
-    parallelism: Annotated[int, Whole(1, MAX_PARALLELISM), OMITTED] = 1
+    parallelism: Annotated[int, Integer(1, MAX_PARALLELISM), OMITTED] = 1
 
     @property
     def log(self) -> str:
@@ -117,8 +117,8 @@ class ClaimRequest(RequestFor[CursorsReply], op="claim"):
     flow: Name
     topic: Name
     log: LogId
-    partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARALLELISM - 1), MAX_PARTS)]
-    grant: Annotated[int, Whole(), OMITTED] = 0
+    partitions: Annotated[tuple[int, ...], Items(Integer(0, MAX_PARALLELISM - 1), MAX_PARTS)]
+    grant: Annotated[int, Integer(), OMITTED] = 0
     token: Annotated[Secret, OMITTED] = ""
 
 
@@ -164,10 +164,10 @@ class FollowReply(Fields):
     """
 
     parts: Annotated[tuple[FollowedPart, ...], Items(Nested(FollowedPart), MAX_PARTS)]
-    partitions: Annotated[int, Whole(0, MAX_PARTITION)]
+    partitions: Annotated[int, Integer(0, MAX_PARTITION)]
     over: Flag
     data: EndpointText
-    hurry: Annotated[bool, Truth(), OMITTED] = False
+    hurry: Annotated[bool, Boolean(), OMITTED] = False
 
     @classmethod
     def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
@@ -202,13 +202,13 @@ class FollowRequest(RequestFor[FollowReply], op="follow"):
     grant: Count
     parts: Annotated[tuple[PartAt, ...], Items(Nested(PartAt), MAX_PARTS)]
     partitions: Partitions
-    skip_removed: Annotated[bool, Truth(), OMITTED] = False
+    skip_removed: Annotated[bool, Boolean(), OMITTED] = False
     wait: Wait = 0.0
-    hurries: Annotated[bool, Truth(), OMITTED] = False
+    hurries: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message
-class HaltRequest(RequestFor[Nothing], op="halt"):
+class HaltRequest(RequestFor[EmptyReply], op="halt"):
     """Tell the tasks that wait under this grant that the flow is stopped."""
 
     grant: Count
@@ -261,7 +261,7 @@ class PartSeal(Fields):
     start: At
     to: At
     write_id: WriteId
-    segments: Annotated[int, Whole(0, MAX_SEGMENTS)] = 0
+    segments: Annotated[int, Integer(0, MAX_SEGMENTS)] = 0
 
 
 @message
@@ -277,7 +277,7 @@ class PartSealed(Fields):
     position: Stop = None
     code: Annotated[str, Text(64), OMITTED] = ""
     message: Annotated[FreeText, OMITTED] = ""
-    again: Annotated[bool, Truth(), OMITTED] = False
+    again: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message
@@ -297,7 +297,7 @@ class SealPartsRequest(RequestFor[SealPartsReply], op="seal_parts"):
     log: LogId
     parts: Annotated[tuple[PartSeal, ...], Items(Nested(PartSeal), MAX_PARTS)]
     segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)] = ()
-    grant: Annotated[int, Whole(), OMITTED] = 0
+    grant: Annotated[int, Integer(), OMITTED] = 0
     token: Annotated[Secret, OMITTED] = ""
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.messages.checked_values import Named, Text, Whole
+from jobpipe.operations.messages.checked_values import CheckedName, Integer, Text
 from jobpipe.operations.messages.message_fields import Fields, Name, Secret, message, take
 from jobpipe.wire.codec import MAX_ID
 from jobpipe.wire.wire_messages import Hello
@@ -28,7 +28,7 @@ class Greeting(Fields):
     topic: Name
     name: Annotated[str | None, Text(255)] = None
     instance: Annotated[str, Text(128)] = ""
-    epoch: Annotated[int, Whole(0, MAX_ID)] = 0
+    epoch: Annotated[int, Integer(0, MAX_ID)] = 0
     log: Annotated[str | None, Text(64)] = None
     proof: Secret = ""
 
@@ -42,6 +42,6 @@ def check_hello(hello: Hello) -> None:
     try:
         Greeting.from_json({name: getattr(hello, name) for name in FIELDS})
         if hello.role == "subscriber":
-            take(Named(), "name", hello.name)
+            take(CheckedName(), "name", hello.name)
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"HELLO: {error.message}", **{**error.fields, "kind": "HELLO"}) from error

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from jobpipe.net.servers.access_list import PUBLISH, READ
 from jobpipe.operations.data_operations import ServedRequest
-from jobpipe.operations.messages.checked_values import Items, Number, Packed, SegmentFileName, Text
+from jobpipe.operations.messages.checked_values import Items, Number, PackedChunks, SegmentFileName, Text
 from jobpipe.operations.messages.message_fields import (
     Count,
+    EmptyReply,
     Fields,
     FileName,
     Flag,
     LogId,
     LogPlace,
-    Nothing,
     R,
     RequestFor,
     Secret,
@@ -85,16 +85,16 @@ class ReadRequest(RequestFor[ReadReply], op="read"):
     log: LogPlace
     file: FileName
     offset: Count
-    chunks: Annotated[tuple[Chunk, ...], Packed()]
+    chunks: Annotated[tuple[Chunk, ...], PackedChunks()]
 
 
 @message
-class PrepareRequest(OfWrittenLog[Nothing], op="prepare"):
+class PrepareRequest(OfWrittenLog[EmptyReply], op="prepare"):
     """Make the log's directory."""
 
 
 @message
-class HostPutRequest(OfWrittenLog[Nothing], op="put"):
+class HostPutRequest(OfWrittenLog[EmptyReply], op="put"):
     """Take a segment file of ``length`` bytes, which follow; with ``fsync`` it is on the disk when it is answered."""
 
     file: FileName
@@ -103,7 +103,7 @@ class HostPutRequest(OfWrittenLog[Nothing], op="put"):
 
 
 @message
-class AdoptRequest(OfWrittenLog[Nothing], op="adopt"):
+class AdoptRequest(OfWrittenLog[EmptyReply], op="adopt"):
     """Take a file of ``length`` bytes that a task of this host wrote into the folder itself."""
 
     file: FileName

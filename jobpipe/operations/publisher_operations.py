@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from jobpipe.config import Config, config_from_dict
 from jobpipe.errors import ConfigError, RemoteProtocolError
-from jobpipe.operations.messages.checked_values import AsItIs, Items, Named, Object, Text, Truth, Whole
+from jobpipe.operations.messages.checked_values import Boolean, CheckedName, Integer, Items, Object, PlainValue, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
@@ -78,7 +78,7 @@ class ConfigObject(Object):
 
 
 @dataclass(frozen=True)
-class HostId(AsItIs):
+class HostId(PlainValue):
     """The id of a host server."""
 
     expected: str = "the id of a host server"
@@ -90,7 +90,7 @@ class HostId(AsItIs):
 
 
 @dataclass(frozen=True)
-class Counts(AsItIs):
+class Counts(PlainValue):
     """How many batches, by subscription."""
 
     expected: str = "an object of whole numbers"
@@ -99,7 +99,9 @@ class Counts(AsItIs):
         found = Object().take(value)
         if len(found) > MAX_SUBSCRIPTIONS:
             raise ValueError(self.expected)
-        return {take(Named(), "a subscription", name): take(Whole(), name, count) for name, count in found.items()}
+        return {
+            take(CheckedName(), "a subscription", name): take(Integer(), name, count) for name, count in found.items()
+        }
 
 
 @message
@@ -137,11 +139,11 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
     """
 
     name: Annotated[str, Text(255, 1)]
-    parallelism: Annotated[int, Whole(1, MAX_PARALLELISM)]
+    parallelism: Annotated[int, Integer(1, MAX_PARALLELISM)]
     config: Annotated[Config, ConfigObject()]
-    required: Annotated[tuple[str, ...], Items(Named(), MAX_REQUIRED)] = ()
+    required: Annotated[tuple[str, ...], Items(CheckedName(), MAX_REQUIRED)] = ()
     min_subscribers: Count = 0
-    serve: Annotated[bool, Truth(), OMITTED] = False
+    serve: Annotated[bool, Boolean(), OMITTED] = False
     application: FreeText = ""
     writing: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a write id")] = ""
     opener: Annotated[str, Text(64, pattern="[0-9a-f]*", words="a publisher's id")] = ""
@@ -198,7 +200,7 @@ class Admitted(Fields):
 class Appending(Fields):
     """What an appender must know to write a batch: partitions and partitioner of the newest one. It has the same."""
 
-    partitions: Annotated[int, Whole(1, MAX_PARTITION)]
+    partitions: Annotated[int, Integer(1, MAX_PARTITION)]
     partitioner: FreeText
 
 
@@ -234,7 +236,7 @@ class BeginRequest(RequestFor[BeginReply], op="begin"):
     batch_id: BatchId
     run_id: FreeText = ""
     wait: Wait = 0.0
-    written: Annotated[bool, Truth(), OMITTED] = False
+    written: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message
@@ -303,7 +305,7 @@ def segments_of(items: Iterable[Mapping[str, Any]], blob: bytes) -> tuple[Segmen
     used = 0
     for number, item in enumerate(items):
         where = f"segments[{number}]"
-        size = None if item.get("inline") is None else take(Whole(0, len(blob)), where, item["inline"])
+        size = None if item.get("inline") is None else take(Integer(0, len(blob)), where, item["inline"])
         data = None if size is None else blob[used : used + size]
         used += size or 0
         segments.append(take(_Segment(data), where, item))
@@ -318,7 +320,7 @@ class RedrivenRow(Fields):
 
     offset: Count
     published_ms: Count
-    partition: Annotated[int, Whole(0, MAX_PARTITION)]
+    partition: Annotated[int, Integer(0, MAX_PARTITION)]
     row: Count
 
     @classmethod
@@ -369,7 +371,7 @@ class SealRequest(RequestFor[SealReply], op="seal"):
     run_id: FreeText
     write_id: WriteId
     schema: Annotated[Schema, Nested(Schema, "an object with arrow, in base64, and spark")]
-    partitions: Annotated[int, Whole(1, MAX_PARTITION)]
+    partitions: Annotated[int, Integer(1, MAX_PARTITION)]
     partitioner: FreeText
     segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)]
     redriven: Annotated[tuple[RedrivenRow, ...], Items(Nested(RedrivenRow), MARKS), OMITTED] = ()
@@ -386,7 +388,7 @@ class SealRequest(RequestFor[SealReply], op="seal"):
 
 
 @dataclass(frozen=True)
-class _Segment(AsItIs):
+class _Segment(PlainValue):
     data: bytes | None
     expected: str = "a segment"
 
@@ -459,7 +461,7 @@ class CloseReply(Fields):
     """
 
     head: At
-    kept: Annotated[int | None, Whole(), OMITTED] = None
+    kept: Annotated[int | None, Integer(), OMITTED] = None
     lagging: Annotated[Mapping[str, int] | None, Counts(), OMITTED] = None
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from jobpipe.operations.messages.checked_values import Items, PositionValue, Text, Whole
+from jobpipe.operations.messages.checked_values import Integer, Items, PositionValue, Text
 from jobpipe.operations.messages.message_fields import MAX_PARTITION, At, Count, Fields, Flag, Nested, message
 from jobpipe.store.catalog.position import Position
 
 if TYPE_CHECKING:
-    from jobpipe.store.reading.read_plan import Plan  # loads SQLite, which a worker has no use for
+    from jobpipe.store.reading.read_plan import ReadPlan  # loads SQLite, which a worker has no use for
 
 MAX_LISTED = 1_000_000  # plans, lost batches and pieces of one answer; the 16 MiB of a frame hold fewer
 
-SchemaId = Annotated[int | None, Whole()]
+SchemaId = Annotated[int | None, Integer()]
 Stop = Annotated[Position | None, PositionValue()]
 
 
@@ -44,18 +44,18 @@ class LostBatch(Fields):
 
 @message(kw_only=True)
 class PlannedRange(Fields):
-    """A range of the log; its attributes are those of :class:`jobpipe.store.Plan`."""
+    """A range of the log; its attributes are those of :class:`jobpipe.store.reading.read_plan.ReadPlan`."""
 
     start: At
     end: At
     rows: Count
     bytes: Count
-    partitions: Annotated[int, Whole(0, MAX_PARTITION)]
+    partitions: Annotated[int, Integer(0, MAX_PARTITION)]
     schema_id: SchemaId = None
     ends: Flag
 
     @classmethod
-    def of(cls, plan: Plan, **more: Any) -> Self:
+    def of(cls, plan: ReadPlan, **more: Any) -> Self:
         """Return what is answered of a plan."""
         return cls(
             start=plan.start,

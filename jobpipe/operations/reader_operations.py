@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Self
 
-from jobpipe.operations.messages.checked_values import Bound, Hidden, Items, Named, Number, Text, Truth, Whole
+from jobpipe.operations.messages.checked_values import (
+    Boolean,
+    BoundaryValue,
+    CheckedName,
+    Integer,
+    Items,
+    Number,
+    SecretText,
+    Text,
+)
 from jobpipe.operations.messages.message_fields import (
     MAX_LEASE_SECONDS,
     MAX_PARTITION,
@@ -16,13 +25,13 @@ from jobpipe.operations.messages.message_fields import (
     OMITTED,
     At,
     Count,
+    EmptyReply,
     End,
     EndpointText,
     Fields,
     Flag,
     Name,
     Nested,
-    Nothing,
     RequestFor,
     Rows,
     SlotId,
@@ -35,7 +44,7 @@ from jobpipe.store.reading.boundary import Boundary, ReadLimits
 
 MAX_FITTING = 10_000  # schemas that a query says it can read
 
-LeaseSecret = Annotated[str, Hidden(32)]  # random: 128 bits in hex digits
+LeaseSecret = Annotated[str, SecretText(32)]  # random: 128 bits in hex digits
 LeaseName = Annotated[
     str, Text(64, 1, pattern="[A-Za-z0-9._-]*", words="a lease's name, as `jobpipe leases list` has it")
 ]
@@ -61,7 +70,7 @@ class BindRequest(RequestFor[BindReply], op="bind"):
     name: Name
     grant: Count
     slot: SlotId
-    schemas: Annotated[tuple[int, ...], Items(Whole(), MAX_FITTING)]
+    schemas: Annotated[tuple[int, ...], Items(Integer(), MAX_FITTING)]
     end: End = None
     max_rows: Rows = None
     max_bytes: Rows = None
@@ -95,17 +104,17 @@ class Bounds(Fields):
     lost: Count
     end: Stop = None
     standing: Annotated[str | None, Text(16)] = None
-    removed_ms: Annotated[int, Whole(), OMITTED] = 0
+    removed_ms: Annotated[int, Integer(), OMITTED] = 0
 
 
 @message
 class BoundsRequest(RequestFor[Bounds], op="bounds"):
     """Where a read would begin and end, and how a subscription stands; without a name, none."""
 
-    name: Annotated[str, Named(empty=True), OMITTED] = ""
-    start: Annotated[Boundary | None, Bound(), OMITTED] = None
-    end: Annotated[Boundary | None, Bound(), OMITTED] = None
-    skip_removed: Annotated[bool, Truth(), OMITTED] = False
+    name: Annotated[str, CheckedName(empty=True), OMITTED] = ""
+    start: Annotated[Boundary | None, BoundaryValue(), OMITTED] = None
+    end: Annotated[Boundary | None, BoundaryValue(), OMITTED] = None
+    skip_removed: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message
@@ -123,7 +132,7 @@ class RangeRequest(RequestFor[RangeReply], op="range"):
 
     start: At
     end: At
-    grant: Annotated[int | None, Whole(), OMITTED] = None
+    grant: Annotated[int | None, Integer(), OMITTED] = None
 
 
 @message
@@ -131,7 +140,7 @@ class CutPiece(Fields):
     """A piece of a range: where it ends, and the partitions that have rows in it."""
 
     end: At
-    partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARTITION), MAX_LISTED)]
+    partitions: Annotated[tuple[int, ...], Items(Integer(0, MAX_PARTITION), MAX_LISTED)]
 
 
 @message
@@ -147,14 +156,14 @@ class CutRequest(RequestFor[CutReply], op="cut"):
 
     start: At
     end: At
-    partitions: Annotated[tuple[int, ...], Items(Whole(0, MAX_PARTITION), 65_536)]
-    max_rows: Annotated[int | None, Whole(1)] = None
-    at_least: Annotated[int, Whole(1)] = 1
-    grant: Annotated[int | None, Whole(), OMITTED] = None
+    partitions: Annotated[tuple[int, ...], Items(Integer(0, MAX_PARTITION), 65_536)]
+    max_rows: Annotated[int | None, Integer(1)] = None
+    at_least: Annotated[int, Integer(1)] = 1
+    grant: Annotated[int | None, Integer(), OMITTED] = None
 
 
 @message
-class LeaseRequest(RequestFor[Nothing], op="lease"):
+class LeaseRequest(RequestFor[EmptyReply], op="lease"):
     """Keep batches from retention, for a time; who shows the same secret again renews it."""
 
     secret: LeaseSecret = field(repr=False)
@@ -164,7 +173,7 @@ class LeaseRequest(RequestFor[Nothing], op="lease"):
 
 
 @message
-class ReleaseRequest(RequestFor[Nothing], op="release"):
+class ReleaseRequest(RequestFor[EmptyReply], op="release"):
     """Give a lease back."""
 
     secret: LeaseSecret = field(repr=False)
@@ -205,5 +214,5 @@ class SchemaReply(Fields):
 class SchemaRequest(RequestFor[SchemaReply], op="schema"):
     """A schema by its id, or the newest one."""
 
-    id: Annotated[int | None, Whole()] = None
+    id: Annotated[int | None, Integer()] = None
     wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Annotated, Self
 
 from jobpipe.operations.data_operations import HeldPart, fill_held
-from jobpipe.operations.messages.checked_values import Items, Number, PositionValue, SlotName, Text, Truth, Whole
+from jobpipe.operations.messages.checked_values import Boolean, Integer, Items, Number, PositionValue, SlotName, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_WAIT_SECONDS,
     OMITTED,
     At,
     Count,
+    EmptyReply,
     End,
     Fields,
     Flag,
     Nested,
-    Nothing,
     RequestFor,
     Rows,
     SlotId,
@@ -44,7 +44,7 @@ class GrantRequest(RequestFor[GrantReply], op="grant"):
     """Take the subscription's name; where the reader is, for people."""
 
     host: Annotated[str, Text(255)] = ""
-    pid: Annotated[int, Whole(0, 2**31 - 1)] = 0
+    pid: Annotated[int, Integer(0, 2**31 - 1)] = 0
 
 
 @message
@@ -75,7 +75,7 @@ class PollRequest(RequestFor[News], op="poll"):
     """
 
     head: Annotated[Position | None, PositionValue()] = None
-    ended: Annotated[bool | None, Truth()] = None
+    ended: Annotated[bool | None, Boolean()] = None
     waiting: Annotated[str | None, Text(4096, printable=False)] = None
     wait: Wait = 0.0
     head_wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0
@@ -150,9 +150,9 @@ class PlanRequest(RequestFor[PlanReply], op="plan"):
     end: End = None
     max_rows: Rows = None
     max_bytes: Rows = None
-    count: Annotated[bool, Truth(), OMITTED] = False
+    count: Annotated[bool, Boolean(), OMITTED] = False
     wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0
-    held: Annotated[bool, Truth(), OMITTED] = False
+    held: Annotated[bool, Boolean(), OMITTED] = False
 
     @property
     def limits(self) -> ReadLimits:
@@ -161,7 +161,7 @@ class PlanRequest(RequestFor[PlanReply], op="plan"):
 
 
 @message
-class AckRequest(RequestFor[Nothing], op="ack"):
+class AckRequest(RequestFor[EmptyReply], op="ack"):
     """Acknowledge a position."""
 
     grant: Count

@@ -6,12 +6,12 @@ from jobpipe.errors import SpoolError, WaitTimeout
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.publisher_operations import AckedRequest
 from jobpipe.publishing.batch_admission import WAIT_SECONDS
-from jobpipe.publishing.coordinator_channel import Channel
+from jobpipe.publishing.coordinator_channel import CoordinatorChannel
 from jobpipe.publishing.publisher_log import WaitLogger
 from jobpipe.store.catalog.position import Position
 
 
-def wait_acked(channel: Channel, timeout: float, position: Position, *, stopped: str) -> None:
+def wait_acked(channel: CoordinatorChannel, timeout: float, position: Position, *, stopped: str) -> None:
     """Wait until the required subscriptions have committed the batch before ``position``.
 
     Raises:

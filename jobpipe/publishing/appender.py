@@ -54,7 +54,7 @@ TRIES = 10  # to write a batch whose topic changes meanwhile
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """What a batch must look like: so many partitions, and the topic's newest schema."""
 
     partitions: int
@@ -77,7 +77,7 @@ class NewRows:
     marks: tuple[SourceRow, ...] = ()
 
 
-Make: TypeAlias = Callable[[Shape], NewRows | None]
+Make: TypeAlias = Callable[[BatchShape], NewRows | None]
 """Returns what is to be published, None for nothing. It is called again if the topic changes meanwhile."""
 
 
@@ -127,14 +127,14 @@ class Appender:
             self._schemas.append(found[0])  # none is ever changed or removed
         return self._schemas
 
-    def shape(self) -> Shape:
+    def shape(self) -> BatchShape:
         """Return what a batch would look like now, without beginning one: of how many partitions is not known.
 
         Raises:
             SchemaMismatch: the topic has no schema yet.
         """
         schema = self._schema()
-        return Shape(1, schema.arrow, schema.spark)
+        return BatchShape(1, schema.arrow, schema.spark)
 
     def append(self, batch_id: int, make: Make) -> bool:
         """Publish a batch; return False if it, or a later one, was published with this query id before.
@@ -180,7 +180,7 @@ class Appender:
         if begun.appending is None:
             return False
         schema, shape = self._schema(), begun.appending
-        made = make(Shape(shape.partitions, schema.arrow, schema.spark))
+        made = make(BatchShape(shape.partitions, schema.arrow, schema.spark))
         segments = () if made is None else self._segments(made, shape.partitions)
         if made is None or not segments:
             return True

@@ -10,12 +10,12 @@ from jobpipe.errors import CheckpointTooOld, DuplicateCall, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.publisher_operations import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
-from jobpipe.publishing.coordinator_channel import Channel
-from jobpipe.publishing.first_publish_check import Newcomers, is_appended, series_of
+from jobpipe.publishing.coordinator_channel import CoordinatorChannel
+from jobpipe.publishing.first_publish_check import FirstPublishCheck, is_appended, series_of
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.catalog.position import Position
 
-WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (Portal.run)
+WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (EventLoopThread.run)
 ADMISSION_SECONDS = 0.3  # room, the data process and host servers may be others after that
 
 
@@ -35,7 +35,7 @@ class BatchKey:
 
 
 @dataclass(frozen=True)
-class _Admission:
+class _NextBatch:
     """Of the batch that comes next, so that a quick query asks once a batch, and not twice."""
 
     after: BatchKey  # that was sealed
@@ -47,7 +47,7 @@ class _Admission:
         return fresh and key.query_id == self.after.query_id and key.batch_id > self.after.batch_id
 
 
-class Admissions:
+class BatchAdmission:
     """What the coordinator has admitted of one publisher's batches.
 
     Attributes:
@@ -56,20 +56,20 @@ class Admissions:
         hosts: ids of the host servers that may keep segments of it.
     """
 
-    channel: Channel
+    channel: CoordinatorChannel
 
-    def __init__(self, topic: str, config: Config, newcomers: Newcomers, *, stopped: str) -> None:
+    def __init__(self, topic: str, config: Config, first_publish: FirstPublishCheck, *, stopped: str) -> None:
         self._topic = topic
         self._config = config
-        self._newcomers = newcomers
+        self._first_publish = first_publish
         self._stopped = stopped  # where a wait ends early
-        self._admission: _Admission | None = None  # of the next batch, by the seal of the last one
+        self._next_batch: _NextBatch | None = None  # of the next batch, by the seal of the last one
         self.write_id = ""
         self.hosts: tuple[str, ...] = ()
 
     def keep(self, sealed: BatchKey, admitted: Admitted) -> None:
         """Keep what the seal of a batch has admitted: the next one of its query need not ask, if it comes soon."""
-        self._admission = _Admission(sealed, admitted, time.monotonic())
+        self._next_batch = _NextBatch(sealed, admitted, time.monotonic())
 
     def prepare(self, writer: str) -> PrepareReply:
         """Do as :meth:`Publisher.prepare`."""
@@ -84,14 +84,14 @@ class Admissions:
         self.channel.epoch = reply.epoch
         if reply.last is not None and key.batch_id <= reply.last.batch_id:
             return self._replayed(key, reply.last)
-        self._newcomers.judge(key.query_id, reply.newest)
+        self._first_publish.check(key.query_id, reply.newest)
         return None
 
     def begin(self, key: BatchKey) -> Position | None:
         """Do as :meth:`Publisher.begin`."""
-        admission, self._admission = self._admission, None
-        if admission is not None and admission.covers(key):
-            admitted = admission.admitted
+        next_batch, self._next_batch = self._next_batch, None
+        if next_batch is not None and next_batch.covers(key):
+            admitted = next_batch.admitted
             if self.channel.still(admitted.instance, lambda: self._note_write_id(admitted)):
                 self._write(admitted)
                 return None
@@ -103,7 +103,7 @@ class Admissions:
             last = reply.last
             if last is not None and key.batch_id <= last.batch_id:
                 return self._replayed(key, last)
-            self._newcomers.judge(key.query_id, reply.newest)
+            self._first_publish.check(key.query_id, reply.newest)
             if reply.admitted is not None:
                 self._write(reply.admitted)
                 return None

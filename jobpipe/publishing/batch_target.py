@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from jobpipe.arrow.schema_validation import readable_pieces
-from jobpipe.discovery.node_overrides import TravellingCredentials
+from jobpipe.discovery.node_overrides import NodeCredentials
 from jobpipe.errors import LinkError, SpoolError
 from jobpipe.net.address import Endpoint, require_plaintext_allowed
 from jobpipe.net.links.blocking_link import BlockingLink
@@ -27,7 +27,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import RoomRequest
-from jobpipe.publishing.local_host_server import KeptLog, LocalHostServer, find_nearby, upload
+from jobpipe.publishing.local_host_server import HostedLog, LocalHostServer, find_local_host_server, upload
 from jobpipe.publishing.publisher_log import WaitLogger, spool_full
 from jobpipe.store.spool.partition_writer import PartitionedWriter
 from jobpipe.store.spool.segment import SegmentFile
@@ -49,7 +49,7 @@ class WriteTarget:
     directory: str  # the topic's spool directory, as its coordinator sees it
     instance: str  # the coordinator's; a directory that holds it is the coordinator's own
     data: str  # "host:port" of the data endpoint
-    tls: TravellingCredentials | None
+    tls: NodeCredentials | None
     write_id: str
     partitions: int
     segment_max_bytes: int
@@ -86,25 +86,25 @@ class WriteTarget:
             LinkError: the coordinator could not be reached.
         """
         name = file_name(self.write_id, attempt)
-        with _Place(self) as place:
+        with _FileDestination(self) as place:
             if not small:
                 place.find_spool()
             infos = self._write_to(place, name, schema, batches)
             if place.folder is None or place.is_spool:
                 return infos
-            return self._hand_over(place.nearby, place.folder / name, infos)
+            return self._hand_over(place.local_host_server, place.folder / name, infos)
 
-    def find_nearby(self) -> LocalHostServer | None:
+    def find_local_host_server(self) -> LocalHostServer | None:
         """Return the host server of this host, if it may keep segments."""
         if not self.hosts:
             return None
         tls = self._context(Endpoint.parse(self.data))
-        log = KeptLog(self.topic, self.log, self.log_token, self.fsync)
-        return find_nearby(log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=tls)
+        log = HostedLog(self.topic, self.log, self.log_token, self.fsync)
+        return find_local_host_server(log, self.hosts, self.host_folder, pinned=self.host_folder_pinned, tls=tls)
 
     def _write_to(
         self,
-        place: _Place,
+        place: _FileDestination,
         name: str,
         schema: pa.Schema,
         batches: Iterable[tuple[pa.RecordBatch, pa.Int32Array | int]],
@@ -124,17 +124,22 @@ class WriteTarget:
             writer.abort()
             raise
 
-    def _hand_over(self, nearby: LocalHostServer | None, path: Path, infos: list[SegmentInfo]) -> list[SegmentInfo]:
+    def _hand_over(
+        self, local_host_server: LocalHostServer | None, path: Path, infos: list[SegmentInfo]
+    ) -> list[SegmentInfo]:
         """Let the host server have the file, or else the coordinator; it is durable there on return."""
-        if nearby is not None:
+        if local_host_server is not None:
             try:
-                nearby.take(path, path.name)
+                local_host_server.take(path, path.name)
             except (LinkError, SpoolError) as error:
                 log.warning(
-                    "topic %s: host server %s failed (%s), the coordinator gets it", self.topic, nearby.id, error
+                    "topic %s: host server %s failed (%s), the coordinator gets it",
+                    self.topic,
+                    local_host_server.id,
+                    error,
                 )
             else:
-                return [replace(info, host=nearby.id) if info.file else info for info in infos]
+                return [replace(info, host=local_host_server.id) if info.file else info for info in infos]
         self._upload(path)
         with contextlib.suppress(OSError):
             path.unlink()
@@ -183,19 +188,19 @@ class WriteTarget:
         return self.tls.context()
 
 
-class _Place:
+class _FileDestination:
     """Where the file goes. No host server is asked, and no folder made, before the first byte goes to disk.
 
     Attributes:
         folder: of the file; None while there is none.
         is_spool: it is the coordinator's own.
-        nearby: the host server that gets the file.
+        local_host_server: the host server that gets the file.
     """
 
     def __init__(self, target: WriteTarget) -> None:
         self.folder: Path | None = None
         self.is_spool = False
-        self.nearby: LocalHostServer | None = None
+        self.local_host_server: LocalHostServer | None = None
         self._target = target
         self._spool: bool | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -211,9 +216,9 @@ class _Place:
 
     def open(self, name: str) -> FileSegmentSink:
         """Find the folder and make the file there."""
-        self.nearby = self._target.find_nearby()
-        folder = None if self.nearby is None else self.nearby.place
-        if self.nearby is None and self.find_spool():
+        self.local_host_server = self._target.find_local_host_server()
+        folder = None if self.local_host_server is None else self.local_host_server.place
+        if self.local_host_server is None and self.find_spool():
             folder, self.is_spool = Path(self._target.directory) / SEGMENTS, True
         if folder is not None:
             self.folder = folder
@@ -222,12 +227,12 @@ class _Place:
         self.folder = Path(self._temporary.name)
         return _TemporarySink(self.folder / name)
 
-    def __enter__(self) -> _Place:
+    def __enter__(self) -> _FileDestination:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self.nearby is not None:
-            self.nearby.close()
+        if self.local_host_server is not None:
+            self.local_host_server.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 

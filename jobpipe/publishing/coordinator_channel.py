@@ -24,8 +24,8 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.links.event_loop_thread import Portal
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.event_loop_thread import EventLoopThread
+from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
 from jobpipe.operations.admin_operations import StatusRequest
 from jobpipe.operations.messages.calls import ask
@@ -50,7 +50,7 @@ def _always() -> bool:
     return True
 
 
-class Channel:
+class CoordinatorChannel:
     """The link of one topic's publisher.
 
     Args:
@@ -91,7 +91,7 @@ class Channel:
         self.log_token = ""
         self.coordinator: CoordinatorProcess | None = None
         self.active: Callable[[], bool] = _always
-        self.owner = Owner(f"topic {topic!r}: this publisher")
+        self.owner = ForkGuard(f"topic {topic!r}: this publisher")
         self._name = name
         self._order = order
         self._attach = attaching or attach
@@ -128,10 +128,10 @@ class Channel:
         hello = Hello(
             topic=self.topic, role="publisher", name=self._name, instance=uuid.uuid4().hex, proof=coordinator.secret
         )
-        portal = Portal.get()
+        loop_thread = EventLoopThread.get()
         try:
             dialling = partial(dial, self.config, coordinator.endpoint, hello)
-            link = portal.run(dialling, 15.0, self.active, doing=f"{self}: dialling {coordinator.endpoint}")
+            link = loop_thread.run(dialling, 15.0, self.active, doing=f"{self}: dialling {coordinator.endpoint}")
         except PeerNotTrusted as error:  # it shows the certificate that we gave it
             raise PeerNotTrusted(
                 f"{self}: this publisher's own certificate, {self.config.ssl_cert or 'made under home'}, "
@@ -143,7 +143,7 @@ class Channel:
             ) from error
         try:
             if self.coordinator is None or self.coordinator.instance != coordinator.instance:
-                opened = portal.run(
+                opened = loop_thread.run(
                     partial(ask, link, self._order(), timeout=OPEN_SECONDS, job=coordinator.secret),
                     OPEN_SECONDS + 5.0,
                     self.active,
@@ -203,12 +203,12 @@ class Channel:
         with self._lock:
             if self._closed:
                 raise LinkClosed(f"{self}: this publisher is closed", topic=self.topic)
-            portal = Portal.get()
+            loop_thread = EventLoopThread.get()
             for attempt in itertools.count(1):
                 link = self._link if self._link is not None and self._link.ended is None else self._open()
                 try:
                     asking = partial(ask, link, request, timeout=CALL_SECONDS, job=self._secret())
-                    return portal.run(asking, CALL_SECONDS + 5.0, self.active, doing=f"{self}: asking {link.peer}")
+                    return loop_thread.run(asking, CALL_SECONDS + 5.0, self.active, doing=f"{self}: asking {link.peer}")
                 except RETRYABLE as error:
                     if attempt == CALL_TRIES:
                         raise
@@ -264,6 +264,6 @@ class Channel:
 
     def _hang_up(self, link: Link) -> None:
         try:
-            Portal.get().run(link.close, 5.0, doing=f"closing the link to {link.peer}")
+            EventLoopThread.get().run(link.close, 5.0, doing=f"closing the link to {link.peer}")
         except WaitTimeout as error:  # its own deadline cuts it, and it is needed no more
             log.warning("%s: %s", self, error)

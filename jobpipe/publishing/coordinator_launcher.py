@@ -16,7 +16,7 @@ import psutil
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.coordinator.server_process import start_program
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe_registry.process_identity import start_ticks
@@ -92,21 +92,21 @@ def identity(config: Config) -> str:
     return repr((place, config.tls, config.ssl_ca, config.ssl_cert, config.ssl_key, config.ssl_crl, config.access))
 
 
-def this_process() -> Parent:
+def this_process() -> WatchedParent:
     """Return this process."""
     return parent_of(psutil.Process())
 
 
-def parent_of(process: psutil.Process) -> Parent:
+def parent_of(process: psutil.Process) -> WatchedParent:
     """Return a process whose end is to end a coordinator.
 
     Raises:
         psutil.Error: it is gone.
     """
-    return Parent(process.pid, process.create_time(), start_ticks(process.pid))
+    return WatchedParent(process.pid, process.create_time(), start_ticks(process.pid))
 
 
-def start_coordinator(config: Config, parent: Parent) -> CoordinatorProcess:
+def start_coordinator(config: Config, parent: WatchedParent) -> CoordinatorProcess:
     """Start a coordinator whose topics are published as long as ``parent`` lives.
 
     Raises:

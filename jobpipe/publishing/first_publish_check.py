@@ -40,7 +40,7 @@ def author(query_id: str) -> str:
     return f"query {query_id}"
 
 
-class Newcomers:
+class FirstPublishCheck:
     """Says once for each query that its id is new to a topic that has batches, or refuses it.
 
     Args:
@@ -51,15 +51,15 @@ class Newcomers:
     def __init__(self, topic: str, policy: str) -> None:
         self._topic = topic
         self._policy = policy
-        self._told = ""
+        self._warned = ""
 
-    def judge(self, query_id: str, newest: NewestQuery | None) -> None:
+    def check(self, query_id: str, newest: NewestQuery | None) -> None:
         """Judge a query of which nothing is sealed; ``newest`` is the last batch of any query, None if there is none.
 
         Raises:
             NewCheckpoint: the policy is ``refuse``.
         """
-        if newest is None or not newest.n or query_id == self._told or is_appended(query_id):
+        if newest is None or not newest.n or query_id == self._warned or is_appended(query_id):
             return
         before = newest.query_id
         said = (
@@ -67,7 +67,7 @@ class Newcomers:
             f"whose last batch is {newest.batch_id} (up to offset {newest.n})"
         )
         if not author(query_id).startswith("query "):
-            self._told = query_id
+            self._warned = query_id
             log.warning(
                 "%s. Batch ids belong to a name: if it is the same program under another name, what it writes again is "
                 "published again",
@@ -85,5 +85,5 @@ class Newcomers:
                 batch_id=newest.batch_id,
                 offset=newest.n,
             )
-        self._told = query_id
+        self._warned = query_id
         log.warning("%s. %s. on_new_checkpoint='refuse' forbids that", said, why)

@@ -21,7 +21,7 @@ from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.host_operations import AdoptRequest, HostPutRequest, PrepareRequest
 from jobpipe.operations.messages.calls import ask_blocking, begin_upload, end_upload
-from jobpipe.store.spool.host_folder import Announced, announced, log_directory
+from jobpipe.store.spool.host_folder import HostServerInfo, announced, log_directory
 from jobpipe.store.spool.spool_files import SEGMENTS
 from jobpipe.wire.wire_messages import Hello
 
@@ -44,7 +44,7 @@ def _own_folder() -> Path | None:
 
 
 @dataclass(frozen=True)
-class KeptLog:
+class HostedLog:
     """A log of which host servers keep segments.
 
     Attributes:
@@ -59,8 +59,8 @@ class KeptLog:
     fsync: bool
 
 
-def find_nearby(
-    log: KeptLog, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
+def find_local_host_server(
+    log: HostedLog, known: Collection[str], folder: Path, *, pinned: bool, tls: ssl.SSLContext | None
 ) -> LocalHostServer | None:
     """Return this host's server, ready to take files of a log; None where there is none that works.
 
@@ -90,7 +90,7 @@ class LocalHostServer:
         place: the log's folder there, where this process may write into it; else None, and files are uploaded.
     """
 
-    def __init__(self, found: Announced, folder: Path, log: KeptLog, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, found: HostServerInfo, folder: Path, log: HostedLog, tls: ssl.SSLContext | None) -> None:
         self.id = found.id
         self._log = log
         hello = Hello(topic=log.topic, role="publisher", instance=f"task-{os.getpid()}")

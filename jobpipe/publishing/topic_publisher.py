@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from jobpipe.arrow.schema_validation import check_size
 from jobpipe.config import Config, check_acks
-from jobpipe.discovery.node_overrides import TravellingCredentials
+from jobpipe.discovery.node_overrides import NodeCredentials
 from jobpipe.errors import (
     ConfigError,
     JobpipeError,
@@ -26,7 +26,7 @@ from jobpipe.errors import (
     SpoolFull,
     WaitTimeout,
 )
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.admin_operations import StatusRequest
@@ -41,11 +41,11 @@ from jobpipe.operations.publisher_operations import (
     SealRequest,
 )
 from jobpipe.publishing.acknowledgements import wait_acked
-from jobpipe.publishing.batch_admission import WAIT_SECONDS, Admissions, BatchKey
+from jobpipe.publishing.batch_admission import WAIT_SECONDS, BatchAdmission, BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
-from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, Channel
+from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, CoordinatorChannel
 from jobpipe.publishing.coordinator_launcher import CoordinatorProcess
-from jobpipe.publishing.first_publish_check import Newcomers, author
+from jobpipe.publishing.first_publish_check import FirstPublishCheck, author
 from jobpipe.publishing.publisher_log import closing_warning
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
@@ -125,11 +125,13 @@ class Publisher:
         self._closed = False
         self._warned_of_placement = False
         self._stop_reason = "this publisher was closed" if plain else "the query was stopped"
-        self._admissions = Admissions(topic, config, Newcomers(topic, on_new_checkpoint), stopped=self._stop_reason)
-        self._channel = Channel(
+        self._admission = BatchAdmission(
+            topic, config, FirstPublishCheck(topic, on_new_checkpoint), stopped=self._stop_reason
+        )
+        self._channel = CoordinatorChannel(
             topic, self.name, config, self._open_request, stopped=self._stop_reason, attaching=attaching, wanted=wanted
         )
-        self._admissions.channel = self._channel
+        self._admission.channel = self._channel
 
     def _open_request(self) -> OpenRequest:
         return OpenRequest(
@@ -138,7 +140,7 @@ class Publisher:
             required=self._required,
             min_subscribers=self._min_subscribers,
             application=self._application,
-            writing=self._admissions.write_id,
+            writing=self._admission.write_id,
             opener=self._id,
             others=self._others(),
             config=self.config,
@@ -150,7 +152,7 @@ class Publisher:
         return dataclasses.replace(self._open_request(), writing="", others=())
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> ForkGuard:
         """The process that opened this publisher; forks of it must not use or close the publisher."""
         return self._channel.owner
 
@@ -193,7 +195,7 @@ class Publisher:
                 hold or a lease.
             WaitTimeout: the query was stopped meanwhile.
         """
-        return self._admissions.begin(key)
+        return self._admission.begin(key)
 
     def prepare(self, writer: str) -> PrepareReply:
         """Begin a batch whose query and id only its tasks know; they write to :meth:`target`.
@@ -205,11 +207,11 @@ class Publisher:
         Raises:
             Fenced: another publisher has the topic.
         """
-        return self._admissions.prepare(writer)
+        return self._admission.prepare(writer)
 
     def admit_written(self, key: BatchKey, write_id: str) -> Position | None:
         """Tell whether a batch that tasks have written must be sealed, as :meth:`admit` does; no room is waited for."""
-        return self._replay(lambda: self._admissions.begin_written(key, write_id))
+        return self._replay(lambda: self._admission.begin_written(key, write_id))
 
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
@@ -225,19 +227,19 @@ class Publisher:
             directory=str(self.config.spool_dir / self.topic),
             instance=self.coordinator.instance,
             data=str(self.coordinator.data),
-            tls=TravellingCredentials.of(self.config),
+            tls=NodeCredentials.of(self.config),
             plaintext=self.config.allow_plaintext,
-            write_id=self._admissions.write_id,
+            write_id=self._admission.write_id,
             partitions=partitions or self.parallelism,
             segment_max_bytes=self.config.segment_max_bytes,
             compression=self.config.segment_compression,
             fsync=self.config.fsync,
             inline_max=INLINE_MAX,
             log=self.log_id,
-            hosts=self._admissions.hosts,
+            hosts=self._admission.hosts,
             host_folder=self.config.hostserver_dir,
             host_folder_pinned="hostserver_dir" in self.config.pinned,
-            ticket=write_ticket(self.coordinator.secret, self.topic, self._admissions.write_id),
+            ticket=write_ticket(self.coordinator.secret, self.topic, self._admission.write_id),
             log_token=self._channel.log_token,
         )
 
@@ -284,7 +286,7 @@ class Publisher:
             ) from error
         self._warn_of_placement(segments)
         if reply.admitted is not None:
-            self._admissions.keep(key, reply.admitted)
+            self._admission.keep(key, reply.admitted)
         return SealedBatch(
             reply.position,
             sum(info.rows for info in segments),
@@ -303,7 +305,7 @@ class Publisher:
                 "topic %s: spool.placement is host, but %d segments are stored with the coordinator, because no host "
                 "server on the hosts of their tasks took them (registered: %s). Each task looks for the server of its "
                 "host in jobpipe.hostserver.dir",
-                *(self.topic, elsewhere, ", ".join(self._admissions.hosts) or "none"),
+                *(self.topic, elsewhere, ", ".join(self._admission.hosts) or "none"),
             )
 
     def declare(self, schema: pa.Schema, spark_schema: str | None = None) -> None:
@@ -461,7 +463,7 @@ class Publisher:
             raise
         self._end()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """End the link, and leave the topic published: other processes of the same publisher go on. Idempotent."""
         if self.owner.is_here:
             self._end()

@@ -22,7 +22,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 from jobpipe.subscribing.fetching.link_pool import pooled
-from jobpipe.subscribing.fetching.part_fetch import look_up
+from jobpipe.subscribing.fetching.part_fetch import refresh_location
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _renewed: dict[tuple[int, str], float] = {}
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldLease:
     """A lease: the batches ``first`` to ``last`` of a topic. Travels to tasks.
 
     Attributes:
@@ -68,7 +68,7 @@ def lease_seconds(config: Config) -> float:
 
 
 @contextmanager
-def held_while(held: Held | None, config: Config) -> Iterator[None]:
+def held_while(held: HeldLease | None, config: Config) -> Iterator[None]:
     """Renew a lease in a thread of its own while the block lasts. Without one, do nothing."""
     if held is None:
         yield
@@ -83,7 +83,7 @@ def held_while(held: Held | None, config: Config) -> Iterator[None]:
         keeper.join(END_SECONDS)  # longer only in the middle of a call that is not answered
 
 
-def _keep(held: Held, config: Config, over: threading.Event) -> None:
+def _keep(held: HeldLease, config: Config, over: threading.Event) -> None:
     pause = held.seconds / 4
     while True:
         key = (os.getpid(), held.name)
@@ -96,7 +96,7 @@ def _keep(held: Held, config: Config, over: threading.Event) -> None:
             return
 
 
-def _renew(held: Held, config: Config) -> Held:
+def _renew(held: HeldLease, config: Config) -> HeldLease:
     """Renew once; return where to ask next time."""
     endpoint = Endpoint.parse(held.control)
     try:
@@ -104,6 +104,6 @@ def _renew(held: Held, config: Config) -> Held:
             ask_blocking(link, held.request(), timeout=CALL_SECONDS)
     except JobpipeError as error:
         log.warning("topic %s: lease %s cannot be renewed now: %s", held.topic, held.name, error)
-        found = look_up(config, held.topic, None, Deadline(CALL_SECONDS))
+        found = refresh_location(config, held.topic, None, Deadline(CALL_SECONDS))
         return held if found is None else replace(held, control=str(found.control))
     return held

@@ -1,4 +1,4 @@
-"""One-off questions of readers that hold no subscription: schemas, bounds, ranges. Blocking links, closed at once."""
+"""One-off requests of readers without a subscription: schemas, bounds, ranges. Blocking links, closed at once."""
 
 from __future__ import annotations
 

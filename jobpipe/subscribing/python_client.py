@@ -18,7 +18,7 @@ from jobpipe.config import Config, load_given
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import ConfigError, JobpipeError
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.data_operations import PartHeader
 from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanReply, PlanRequest
@@ -55,7 +55,7 @@ class Subscription:
         self.topic = topic
         self.name = name
         self._config = config
-        self._owner = Owner(f"topic {topic!r}: this subscription")
+        self._owner = ForkGuard(f"topic {topic!r}: this subscription")
         self._starting = starting
         self._locator = TopicLocator(config)
         self._follower = TopicFollower(topic, name, locator=self._locator, tls=partial(dial_tls, config), polls=False)

@@ -57,7 +57,7 @@ class SubscriberSession:
         self.skip_removed = skip_removed
         self.losses: dict[str, int] = {}
         self._name = name
-        self._bell = threading.Event()
+        self._wake_up = threading.Event()
         self._lock = threading.Lock()
         self._closed = False
         self._acknowledged: dict[str, Position] = {}  # by the last plan of each topic
@@ -88,7 +88,7 @@ class SubscriberSession:
             if topic in self._followers or self._closed:
                 return
             follower = TopicFollower(
-                topic, self._name, locator=self.locator, tls=partial(dial_tls, self.config), on_news=self._bell.set
+                topic, self._name, locator=self.locator, tls=partial(dial_tls, self.config), on_news=self._wake_up.set
             )
             follower.start()
             self._followers = {**self._followers, topic: follower}
@@ -145,7 +145,7 @@ class SubscriberSession:
             self.losses[topic] = self.losses.get(topic, 0) + 1
         return reply.position
 
-    def standing(self, topic: str) -> str | None:
+    def position_state(self, topic: str) -> str | None:
         """Return whether our name has a position in ``topic``, and which kind; does not wait for a link.
 
         Returns:
@@ -312,7 +312,7 @@ class SubscriberSession:
         began = time.monotonic()
         deadline, quiet = began + timeout, began + (HELD_SECONDS if held else 0.0)
         while True:
-            self._bell.clear()
+            self._wake_up.clear()
             if any(self._publisher_waits(topic) for topic in held):
                 return True
             now = time.monotonic()
@@ -320,7 +320,7 @@ class SubscriberSession:
                 return True
             if now >= deadline:
                 return False
-            self._bell.wait((deadline if now >= quiet else min(deadline, quiet)) - now)
+            self._wake_up.wait((deadline if now >= quiet else min(deadline, quiet)) - now)
 
     def has_more(self, topic: str, position: Position) -> bool:
         """Tell whether the head, as we know it, lies beyond ``position``, and there is a link to read on by."""

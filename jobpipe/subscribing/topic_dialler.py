@@ -17,7 +17,7 @@ from jobpipe.discovery.topic_lookup import Location, TopicLocator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
-from jobpipe.net.retry import Distrust
+from jobpipe.net.retry import TrustRetries
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ WAIT_SECONDS = 1.0  # for a registration, in one attempt
 CHALLENGE_SECONDS = 2.0  # for the server of a link to show that it lives, when a newer one was registered
 
 
-class Dialler:
+class TopicDialler:
     """Dials one topic's server, one attempt at a time, each given up as soon as the registry has a better one.
 
     Args:
@@ -45,7 +45,7 @@ class Dialler:
         self._link: Link | None = None
         self._context: ssl.SSLContext | None = None  # of the link
         self._challenge: asyncio.Task[None] | None = None
-        self._distrust = Distrust(locator.session_timeout)
+        self._trust_retries = TrustRetries(locator.session_timeout)
         self.location: Location | None = None
 
     def begin(self) -> None:
@@ -104,7 +104,7 @@ class Dialler:
 
     def is_final(self, error: BaseException) -> bool:
         """Tell, after an attempt, whether its PeerNotTrusted is no accident any more."""
-        return self._distrust.is_final(error, self.location, time.monotonic())
+        return self._trust_retries.is_final(error, self.location, time.monotonic())
 
     async def pause(self, seconds: float) -> None:
         """Wait before the next attempt; a new registration ends the wait."""

@@ -1,9 +1,9 @@
 """Keeps one control link to a topic's coordinator: finds it, holds the subscription's name, knows the topic's head.
 
-Runs as a task on the process's event-loop thread (:class:`Portal`); other threads call the public methods. After a
-lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause (no
-permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row without a new link
-in between.
+Runs as a task on the process's event-loop thread (:class:`EventLoopThread`); other threads call the public methods.
+After a lost link it looks the endpoint up and dials again, with back-off. It ends for good after an unrecoverable cause
+(no permission, name taken, fenced), an unexpected error, or ``PROTOCOL_TRIES`` protocol errors in a row without a new
+link in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.links.socket_options import copy_of
 from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, Deadline, backoff, is_renewal
 from jobpipe.operations.messages.calls import ask
@@ -42,7 +42,7 @@ from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.subscriber_operations import GrantRequest, PollRequest
 from jobpipe.store.catalog.position import Position
-from jobpipe.subscribing.topic_dialler import Dialler
+from jobpipe.subscribing.topic_dialler import TopicDialler
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class TopicFollower:
         self.name = name
         self.instance = uuid.uuid4().hex
         self.reconnects = 0
-        self._dialler = Dialler(topic, locator, tls)
+        self._dialler = TopicDialler(topic, locator, tls)
         self._on_news = on_news
         self._polls = polls
         self._head_wait = head_wait
@@ -112,7 +112,7 @@ class TopicFollower:
         self._location: Location | None = None
         self._epoch_seen = 0
         self._log_seen = ""
-        self._portal = Portal.get()
+        self._loop_thread = EventLoopThread.get()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -155,7 +155,7 @@ class TopicFollower:
             self._dialler.begin()
             self._task = asyncio.create_task(self._follow(), name=f"follow-{self.topic}")
 
-        self._portal.run(begin, 5.0, doing=f"topic {self.topic!r}: beginning to follow it")
+        self._loop_thread.run(begin, 5.0, doing=f"topic {self.topic!r}: beginning to follow it")
 
     def close(self) -> None:
         """End the link; the subscription stays. What cannot be ended in some seconds ends with the process.
@@ -171,7 +171,7 @@ class TopicFollower:
                 await self._link.close("subscriber closed")
 
         try:
-            self._portal.run(end, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing its link")
+            self._loop_thread.run(end, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing its link")
         except JobpipeError as error:
             log.warning("%s", error)
         finally:
@@ -294,15 +294,17 @@ class TopicFollower:
 
     def _ask(self, link: Link, request: RequestFor[R], timeout: float) -> R:
         asking = partial(ask, link, request, timeout=timeout)
-        return self._portal.run(asking, timeout + 5.0, doing=f"topic {self.topic!r}: asking {link.peer}")
+        return self._loop_thread.run(asking, timeout + 5.0, doing=f"topic {self.topic!r}: asking {link.peer}")
 
     def _hang_up(self, link: Link) -> None:
         """Close a link that may still be alive but no longer answers for the topic."""
         with contextlib.suppress(JobpipeError):
             closing = partial(link.close, "no answer")
-            self._portal.run(closing, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing the link to {link.peer}")
+            self._loop_thread.run(
+                closing, CLOSE_SECONDS, doing=f"topic {self.topic!r}: closing the link to {link.peer}"
+            )
 
-    # -- in the portal's loop ------------------------------------------------------------------------------------------
+    # -- in the event loop ---------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         delays, garbled = backoff(cap=BACKOFF_CAP_SECONDS), 0

@@ -163,16 +163,16 @@ class TopicFinder:
         Raises:
             SchemaMismatch: one has another schema.
         """
-        standing: dict[str, str | None] = {}
+        states: dict[str, str | None] = {}
         for topic in topics:
             try:
-                standing[topic] = self._session.standing(topic)
+                states[topic] = self._session.position_state(topic)
             except RETRYABLE as error:
                 log.info("topic %s: taken in later (%s)", topic, error)
-        again = "first" in standing.values() and "moved" not in standing.values()
+        again = "first" in states.values() and "moved" not in states.values()
         found = {
             topic: self.first_position(topic, *((EARLIEST, None) if again and stands is None else between(topic)))
-            for topic, stands in standing.items()
+            for topic, stands in states.items()
         }
         return {topic: position for topic, position in found.items() if position is not None}
 
@@ -192,7 +192,7 @@ class TopicFinder:
             log.info("topic %s: taken in later (%s)", topic, error)
             return None
 
-    def newcomers(self, known: Collection[str]) -> dict[str, Position]:
+    def new_topics(self, known: Collection[str]) -> dict[str, Position]:
         """Return the topics found besides ``known``, and where each begins; the first call begins to look for them.
 
         Raises:
@@ -200,7 +200,7 @@ class TopicFinder:
         """
         self._known = frozenset(known)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="jobpipe-topics", daemon=True)
+            self._thread = threading.Thread(target=self._follow_topics, name="jobpipe-topics", daemon=True)
             self._thread.start()
         if self._failure is not None:
             raise self._failure
@@ -212,7 +212,7 @@ class TopicFinder:
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
 
-    def _look(self) -> None:
+    def _follow_topics(self) -> None:
         listed_at = -LOOK_SECONDS
         while not self._closed.is_set():
             try:

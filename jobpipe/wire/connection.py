@@ -30,7 +30,7 @@ from jobpipe.wire.frames import (
     encode_header,
     limit_of,
 )
-from jobpipe.wire.protocol_state import IllegalStepError, Machine, Phase, Side
+from jobpipe.wire.protocol_state import IllegalStepError, Phase, ProtocolState, Side
 from jobpipe.wire.wire_messages import Data, DataHeader, Message
 
 JOINED = 16 * 1024  # bytes of a blob that are copied: each buffer is a TLS record of its own
@@ -60,7 +60,7 @@ class Connection:
 
     def __init__(self, side: Side, *, split_data: bool = False) -> None:
         self.side = side
-        self.machine = Machine()
+        self.state = ProtocolState()
         self.request_limit = CONTROL_LIMIT  # bytes of a REQUEST that the peer may send
         self.blob_limit = 0  # bytes by which its blob may exceed that
         self._split_data = split_data
@@ -73,7 +73,7 @@ class Connection:
     @property
     def phase(self) -> Phase:
         """How far the link is."""
-        return self.machine.phase
+        return self.state.phase
 
     # ------------------------------------------------------------------------------------------------------ sending
 
@@ -87,7 +87,7 @@ class Connection:
             self.send_data_header(len(message.payload), crc_of(Kind.DATA, message.payload))
             self._out.append(message.payload)
             return
-        greeted = self.machine.greeted  # the limit of WELCOME itself is the small one
+        greeted = self.state.greeted  # the limit of WELCOME itself is the small one
         head, blob = encode(message) if encoded is None else encoded
         limit = limit_of(message.kind, greeted=greeted)
         length = len(head) + len(blob)
@@ -113,7 +113,7 @@ class Connection:
         """
         if not 0 < length <= DATA_LIMIT:
             raise LocalProtocolError(f"DATA of {length} bytes, 1 to {DATA_LIMIT} are allowed", size=length)
-        number = self.machine.numbers[self.side]
+        number = self.state.numbers[self.side]
         self._step(DataHeader(length, crc))
         self._out.append(encode_header(Kind.DATA, length, crc, number))
 
@@ -124,7 +124,7 @@ class Connection:
 
     def _step(self, message: Message | DataHeader) -> None:
         try:
-            self.machine.apply(self.side, message)
+            self.state.apply(self.side, message)
         except IllegalStepError as error:
             raise LocalProtocolError(f"must not send {error}", kind=message.kind.name) from None
 
@@ -182,7 +182,7 @@ class Connection:
             if len(self._buffer) < HEADER.size:
                 return self._starved()
             limit = self.request_limit + self.blob_limit
-            self._header = decode_header(self._buffer, greeted=self.machine.greeted, request=limit)
+            self._header = decode_header(self._buffer, greeted=self.state.greeted, request=limit)
             del self._buffer[: HEADER.size]
             self._check_client(self._header)
         header = self._header
@@ -241,7 +241,7 @@ class Connection:
 
     def _accept(self, message: Message | DataHeader, header: Header) -> None:
         try:
-            self.machine.apply(self.side.peer, message, header.number)
+            self.state.apply(self.side.peer, message, header.number)
         except IllegalStepError as error:
             raise RemoteProtocolError(f"the peer sent {error}", kind=message.kind.name) from None
 

@@ -141,7 +141,7 @@ def act_of(message: Message | DataHeader, stream: int | None) -> Act:
     return _ACTS[type(message)]
 
 
-class Machine:
+class ProtocolState:
     """The state of one link, as one of its ends knows it."""
 
     def __init__(self) -> None:

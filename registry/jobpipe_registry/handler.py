@@ -43,7 +43,7 @@ class RegisterServerHandler(ABC):
             options: ``connect`` (hosts), ``topic.storage`` (namespace), ``session.timeout`` and ``connect.timeout`` in
                 seconds; authentication and TLS: ``sasl.mechanism``, ``sasl.username``, ``sasl.password``,
                 ``sasl.principal``, ``sasl.service``, ``ssl.enabled``, ``ssl.ca``, ``ssl.cert``, ``ssl.key``; ``acl``,
-                for all nodes that are created. Unknown keys are ignored. See :mod:`.identity`.
+                for all nodes that are created. Unknown keys are ignored. See :mod:`.credentials`.
 
         Raises:
             Unavailable: no answer within ``connect.timeout``, or only refusals until then; names the hosts and the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.registry_errors import BadRecord
 from jobpipe_registry.topic_records import Record, require_integer, require_seconds, require_text
 
@@ -44,7 +44,7 @@ class Order(Record):
 
 @dataclass(frozen=True)
 class Lease(Record):
-    """Who runs. Place, pid and start time prove that a process is dead, as in :class:`.records.OwnerRecord`.
+    """Who runs. Place, pid and start time prove that a process is dead, as in :class:`.topic_records.OwnerRecord`.
 
     Attributes:
         run, attempt: as in the order.
@@ -67,9 +67,9 @@ class Lease(Record):
     ticks: int = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PidScope:
         """Where the process runs."""
-        return Place(self.host, self.boot, self.pid_namespace)
+        return PidScope(self.host, self.boot, self.pid_namespace)
 
     def __post_init__(self) -> None:
         require_text(self, "run", 128)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import NotStarted, Unavailable
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.tree.tree_handler import TreeHandler
 
 
@@ -189,7 +189,7 @@ class MemoryRegisterServerHandler(TreeHandler):
         self._tree = tree if tree is not None else MemoryTree()
         self._memory_nodes: _MemoryNodes | None = None
 
-    def _open(self, options: Options) -> Nodes:
+    def _open(self, options: RegistryOptions) -> Nodes:
         self._memory_nodes = _MemoryNodes(self._tree)
         return self._memory_nodes
 

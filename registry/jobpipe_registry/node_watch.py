@@ -21,7 +21,7 @@ from jobpipe_registry.registry_errors import RegistryError
 logger = logging.getLogger(__name__)
 
 Seen = TypeVar("Seen")
-Look = Callable[[Notify], Seen]
+Read = Callable[[Notify], Seen]
 """Return what there is, comparable; leave notices on all that was read."""
 
 _RELIST_SECONDS = 30.0
@@ -47,16 +47,16 @@ class TreeWatch(Watch, Generic[Seen]):
 
     Args:
         what: it is, for the log.
-        look: at it.
-        tell: what is seen, when it is not what it was before.
+        read: returns what there is.
+        on_seen: called with it, when it is not what it was before.
     """
 
-    def __init__(self, nodes: Nodes, what: str, look: Look[Seen], tell: Callable[[Seen], None]) -> None:
+    def __init__(self, nodes: Nodes, what: str, read: Read[Seen], on_seen: Callable[[Seen], None]) -> None:
         self._nodes = nodes
         self._what = what
-        self._look_at = look
-        self._tell = tell
-        self._look = threading.Event()
+        self._read = read
+        self._on_seen = on_seen
+        self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"registry-watch {what}", daemon=True)
 
@@ -77,7 +77,7 @@ class TreeWatch(Watch, Generic[Seen]):
     def signal_close(self) -> None:
         """Begin to close, without a wait."""
         self._closed.set()
-        self._look.set()
+        self._wake.set()
         self._nodes.unlisten(self._notify)
 
     def join(self, timeout: float) -> None:
@@ -85,16 +85,16 @@ class TreeWatch(Watch, Generic[Seen]):
             self._thread.join(max(0.0, timeout))
 
     def _notify(self, _: object = None) -> None:
-        self._look.set()
+        self._wake.set()
 
     def _follow(self) -> None:
         known: list[Seen] = []
         while not self._closed.is_set():
-            self._look.clear()
+            self._wake.clear()
             wait = _RELIST_SECONDS * _jitter.uniform(0.8, 1.2)
             looked_at = time.monotonic()
             try:
-                seen = self._look_at(self._notify)
+                seen = self._read(self._notify)
             except RegistryError as error:
                 if not self._closed.is_set():
                     logger.warning("%s: cannot look after it: %s", self._what, error)
@@ -103,13 +103,13 @@ class TreeWatch(Watch, Generic[Seen]):
                 if known != [seen]:
                     known = [seen]
                     self._call(seen)
-            self._look.wait(wait)
+            self._wake.wait(wait)
             self._closed.wait(max(0.0, looked_at + _SPACING_SECONDS - time.monotonic()))
 
     def _call(self, seen: Seen) -> None:
         if self._closed.is_set():
             return
         try:
-            self._tell(seen)
+            self._on_seen(seen)
         except Exception:
             logger.exception("%s: the watch's callback failed", self._what)

@@ -1,4 +1,4 @@
-"""Where a process runs, as far as its id means anything: host, boot, and PID namespace."""
+"""The scope of a process id (host, boot, PID namespace), and whether a process is alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _START_SLACK_SECONDS = 1.0  # the granularity is 10 ms; a pid that is used again
 
 
 @dataclass(frozen=True)
-class Place:
+class PidScope:
     """Where process ids can be compared. A host name alone does not say so: containers may share one.
 
     Attributes:
@@ -29,7 +29,7 @@ class Place:
     pid_namespace: int
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> PidScope:
         """Return the calling process's place."""
         try:
             boot, namespace = BOOT_ID.read_text().strip()[:64], os.stat(PID_NAMESPACE).st_ino
@@ -54,7 +54,7 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
-def lives(pid: int, started: float, ticks: int, place: Place | None = None) -> bool | None:
+def lives(pid: int, started: float, ticks: int, place: PidScope | None = None) -> bool | None:
     """Tell whether a process lives; None if that cannot be known here.
 
     Args:
@@ -63,7 +63,7 @@ def lives(pid: int, started: float, ticks: int, place: Place | None = None) -> b
         ticks: The same as :func:`start_ticks` gives it.
         place: Where it runs; None for a process that surely runs in our own place, such as our parent.
     """
-    if place is not None and (not place.is_certain or place != Place.here()):
+    if place is not None and (not place.is_certain or place != PidScope.here()):
         return None
     try:
         process = psutil.Process(pid)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 
 class Claim(Protocol):
-    """What an error tells of a :class:`.records.OwnerRecord`, which knows these errors."""
+    """What an error tells of a :class:`.topic_records.OwnerRecord`, which knows these errors."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ class Claim(Protocol):
 
 
 class RivalRegistration(Protocol):
-    """The same of a :class:`.records.RegisterRecord`."""
+    """The same of a :class:`.topic_records.RegisterRecord`."""
 
     @property
     def coordinator(self) -> str: ...

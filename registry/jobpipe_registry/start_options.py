@@ -13,7 +13,7 @@ _LONGEST_WAIT = 3600.0
 
 
 @dataclass(frozen=True)
-class Options:
+class RegistryOptions:
     """Where the registry is, who we are there, and how long to wait for it. Times in seconds."""
 
     connect: str
@@ -25,11 +25,11 @@ class Options:
     acl: tuple[Grant, ...]
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Options:
+    def parse(cls, options: Mapping[str, str]) -> RegistryOptions:
         """Read the keys that :meth:`RegisterServerHandler.start` names; ignore all others.
 
         Raises:
-            BadOption: a time is not a number above 0 and at most 3600, or an option of :mod:`.identity` is
+            BadOption: a time is not a number above 0 and at most 3600, or an option of :mod:`.credentials` is
                 wrong.
         """
         sasl, tls = parse_sasl(options), parse_tls(options)

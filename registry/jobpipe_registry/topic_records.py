@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from jobpipe_registry.names import MAX_PARALLELISM
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.registry_errors import BadRecord
 
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes
@@ -167,8 +167,8 @@ class OwnerRecord(Record):
     """Who publishes a topic. ``started`` is the process's start time, seconds since 1970, as psutil gives it.
 
     Place, pid and start time together prove that a process is dead, also where its pid was given to another one.
-    ``boot`` and ``pid_namespace`` belong to the place, see :class:`.machine.Place`; ``ticks`` is the start time
-    that no change of the clock moves. They are empty, or 0, where the system does not tell them.
+    ``boot`` and ``pid_namespace`` belong to the place, see :class:`.process_identity.PidScope`; ``ticks`` is the start
+    time that no change of the clock moves. They are empty, or 0, where the system does not tell them.
 
     Raises:
         BadRecord: a field breaks its rule.
@@ -186,9 +186,9 @@ class OwnerRecord(Record):
     ticks: int = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PidScope:
         """Where the process runs."""
-        return Place(self.host, self.boot, self.pid_namespace)
+        return PidScope(self.host, self.boot, self.pid_namespace)
 
     def __post_init__(self) -> None:
         require_text(self, "host")

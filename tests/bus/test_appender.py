@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.config import Config
 from jobpipe.errors import AlreadyRedriven, JobpipeError, RowTooLarge
-from jobpipe.publishing.appender import Appender, Make, NewRows, Shape
+from jobpipe.publishing.appender import Appender, BatchShape, Make, NewRows
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.serving.spool_server import SpoolServer
 from jobpipe.store.catalog.batches import APPENDERS
@@ -24,7 +24,7 @@ from tests.troubleshooting import on_page
 def rows_of(rows: NumberedRows, batch_id: int, marks: tuple[SourceRow, ...] = ()) -> Make:
     """Return what makes a batch of numbered rows, each in its own partition."""
 
-    def make(shape: Shape) -> NewRows:
+    def make(shape: BatchShape) -> NewRows:
         assert pa.ipc.read_schema(pa.py_buffer(shape.arrow)).equals(SCHEMA)
         tables = rows.tables(batch_id)
         found = [(batch, number) for number, table in enumerate(tables) for batch in table.to_batches()]

@@ -28,11 +28,11 @@ from jobpipe.errors import (
 )
 from jobpipe.flows import flow_driver, flow_source, flow_task, part_committer
 from jobpipe.flows.flow_driver import TRIES, Flow, lanes_for
-from jobpipe.flows.flow_endpoints import FlowEnds
+from jobpipe.flows.flow_endpoints import FlowEndpoints
 from jobpipe.flows.flow_settings import FlowState
 from jobpipe.flows.flow_source import Item, SourceReader
 from jobpipe.flows.flow_task import TaskEnd, TaskOrder, run_task
-from jobpipe.flows.part_committer import FlowSealer
+from jobpipe.flows.part_committer import PartCommitter
 from jobpipe.flows.user_function import FlowContext, call, set_up
 from jobpipe.operations.flow_operations import (
     AdmitPartRequest,
@@ -90,7 +90,7 @@ class Ends:
     def halt(self) -> None:
         return None
 
-    def reshape(self, partitions: int) -> bool:
+    def repartition(self, partitions: int) -> bool:
         self.partitions = partitions
         return True
 
@@ -130,7 +130,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Flow,
     monkeypatch.setattr(flow_driver, "PAUSES", (0.0,) * len(flow_driver.PAUSES))
 
     def start(end: TaskEnd, times: int, **ends: Any) -> tuple[Flow, Runner]:
-        monkeypatch.setattr(flow_driver, "FlowEnds", lambda *_: Ends(**ends))
+        monkeypatch.setattr(flow_driver, "FlowEndpoints", lambda *_: Ends(**ends))
         runner = Runner(end, times)
         options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
         flows.append(Flow(options, runner))
@@ -179,7 +179,7 @@ def test_a_task_that_ends_with_anything_ends_the_flow(start: Callable[..., Any])
 
 def test_its_own_function_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not wait for itself; until all has ended, the flow is ending, and has not failed yet."""
-    monkeypatch.setattr(flow_driver, "FlowEnds", lambda *_: Ends())
+    monkeypatch.setattr(flow_driver, "FlowEndpoints", lambda *_: Ends())
     flows, goes_on, seen = list[Flow](), threading.Event(), list[object]()
 
     class Calls(Runner):
@@ -264,7 +264,7 @@ def test_many_partitions() -> None:
 
 def test_too_many_partitions_close_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends(partitions=257)
-    monkeypatch.setattr(flow_driver, "FlowEnds", lambda *_: ends)
+    monkeypatch.setattr(flow_driver, "FlowEndpoints", lambda *_: ends)
     options: Any = SimpleNamespace(name="flow", subscribe="source", publish=None)
     with pytest.raises(ConfigError, match="257 partitions"):
         Flow(options, Runner(TaskEnd(), 0))
@@ -300,9 +300,9 @@ class Coordinators:
 
 
 @pytest.fixture
-def ends() -> FlowEnds:
+def ends() -> FlowEndpoints:
     """Ends that have begun at 0."""
-    made = FlowEnds.__new__(FlowEnds)
+    made = FlowEndpoints.__new__(FlowEndpoints)
     config = SimpleNamespace(read_timeout=1.0)
     options: Any = SimpleNamespace(
         name="flow", subscribe="source", schema=pa.schema([("n", pa.int64())]), config=config
@@ -317,7 +317,7 @@ def ends() -> FlowEnds:
 
 
 @pytest.mark.parametrize("first", ["refresh", "begin_again"])
-def test_cursors_that_are_lost_are_made_where_the_subscription_stands(ends: FlowEnds, first: str) -> None:
+def test_cursors_that_are_lost_are_made_where_the_subscription_stands(ends: FlowEndpoints, first: str) -> None:
     """Not where the flow was started; and it is no reset."""
     topic: Any = ends.publisher
     for n in (500, 1000):
@@ -328,7 +328,7 @@ def test_cursors_that_are_lost_are_made_where_the_subscription_stands(ends: Flow
     assert [each.position.n for each in ends.refresh()] == [1000]
 
 
-def test_a_source_that_was_restored_is_told_first_where_the_flow_stands(ends: FlowEnds) -> None:
+def test_a_source_that_was_restored_is_told_first_where_the_flow_stands(ends: FlowEndpoints) -> None:
     """Where nothing is published: it gives a subscription that stands nowhere no cursors."""
     asked: list[str] = []
 
@@ -344,22 +344,22 @@ def test_a_source_that_was_restored_is_told_first_where_the_flow_stands(ends: Fl
     assert not ends.begin_again()
 
 
-def test_cursors_that_were_deleted_end_the_flow(ends: FlowEnds) -> None:
+def test_cursors_that_were_deleted_end_the_flow(ends: FlowEndpoints) -> None:
     topic: Any = ends.publisher
     topic.cursors.clear()
     with pytest.raises(FlowFailed, match="was reset while it ran"):
         ends.refresh()
 
 
-def test_further_partitions_are_there_when_they_have_cursors(ends: FlowEnds) -> None:
+def test_further_partitions_are_there_when_they_have_cursors(ends: FlowEndpoints) -> None:
     """No task is told of them before: it would find none."""
     topic: Any = ends.publisher
     topic.cursors[0] = at(7)
     topic.fails = True
-    assert not ends.reshape(3)
+    assert not ends.repartition(3)
     assert ends.partitions == 1
     topic.fails = False
-    assert ends.reshape(3)
+    assert ends.repartition(3)
     assert (ends.partitions, [each.position.n for each in ends.cursors]) == (3, [7, 7, 7])
 
 
@@ -450,7 +450,7 @@ def test_a_task_ends_if_its_last_batch_cannot_be_sealed(monkeypatch: pytest.Monk
     assert end.error is link.fails
 
 
-Sealing = Callable[..., tuple[FlowSealer, Link]]
+Sealing = Callable[..., tuple[PartCommitter, Link]]
 
 
 @pytest.fixture
@@ -462,9 +462,9 @@ def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
     monkeypatch.setattr(part_committer, "replace", lambda *_, **__: target)
     publishes: Any = SimpleNamespace(target=target, schema=ROWS.schema, token="", room_timeout=0.0, part_bytes=1 << 20)
 
-    def make(room: Iterable[bool], *, stopped: bool = False) -> tuple[FlowSealer, Link]:
+    def make(room: Iterable[bool], *, stopped: bool = False) -> tuple[PartCommitter, Link]:
         link = Link(room=room)
-        made = FlowSealer(link, KEY, 1, publishes, lambda: stopped)  # type: ignore[arg-type]
+        made = PartCommitter(link, KEY, 1, publishes, lambda: stopped)  # type: ignore[arg-type]
         made.claim([0])
         link.asked.clear()
         return made, link

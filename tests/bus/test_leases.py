@@ -20,7 +20,7 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.reader_operations import lease_name
 from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.subscribing import lease_renewal as lease_keeping
-from jobpipe.subscribing.lease_renewal import Held, held_while
+from jobpipe.subscribing.lease_renewal import HeldLease, held_while
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, until
 from tests.bus.test_discovery import greet
@@ -127,7 +127,7 @@ def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_p
 def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """R14: `spark.read` took one lease and never renewed it: a long batch read lost its rows in the middle."""
     monkeypatch.setattr(lease_keeping, "_renewed", {})
-    held = Held(bus.topic, secret("read"), 0, 3, reader.peer, 1.0)
+    held = HeldLease(bus.topic, secret("read"), 0, 3, reader.peer, 1.0)
     reader.call("lease", held.request().to_json(), timeout=10.0)
     with Admin(bus.config()) as admin:
         began = time.monotonic()

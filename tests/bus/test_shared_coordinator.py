@@ -21,7 +21,7 @@ import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import ConfigError, TopicOwned
 from jobpipe.operations.publisher_operations import MAX_WRITERS
 from jobpipe.publishing.batch_admission import BatchKey
@@ -156,7 +156,7 @@ def publisher(config: Config, driver: Driver, **options: Any) -> Publisher:
     return Publisher("orders", config=config, **given)
 
 
-def attach(config: Config, driver: Parent) -> CoordinatorProcess:
+def attach(config: Config, driver: WatchedParent) -> CoordinatorProcess:
     """Find a driver's coordinator, or start it."""
     return attach_for(driver)(config)
 
@@ -213,7 +213,7 @@ def test_it_serves_a_topic_for_all_and_ends_after_the_driver(
     rows, journal = NumberedRows("orders"), Journal()
     with journal.sealing(0, rows.ranges(0)):
         mine.seal("q", 0, rows.tables(0))
-    mine.let_go()
+    mine.detach()
     with contextlib.closing(jobpipe.subscribe("orders", name="all", starting="earliest", config=config)) as reader:
         checker = Checker(rows, journal)
         read(reader, checker, journal.rows)
@@ -315,7 +315,7 @@ def test_a_batch_in_progress_outlives_its_coordinator(shared: Configure, first: 
     assert committer.admit_written(key, target.write_id) is None
     assert committer.commit(key, committer.target(), table.schema, None, segments).position.n == 1
     for publisher in both:
-        publisher.let_go()
+        publisher.detach()
 
 
 def test_what_is_in_progress_is_noted_by_writer(tmp_path: Path, configure: Configure) -> None:
@@ -365,7 +365,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, configure: Configure) -> 
         attach(config, driver)
 
 
-def empty_home(config: Config, driver: Parent) -> Path:
+def empty_home(config: Config, driver: WatchedParent) -> Path:
     """Return where a driver's coordinator is told of, in a home where nothing runs."""
     make_home(config.home)
     path = file_of(driver, config)

@@ -25,7 +25,7 @@ from jobpipe.discovery.configured_tls import client_tls
 from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import NotAuthorized, RemoteProtocolError
 from jobpipe.hostserver import host_handlers as host_module
-from jobpipe.hostserver.host_handlers import HostService
+from jobpipe.hostserver.host_handlers import HostHandlers
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers.write_tokens import log_place, write_ticket
@@ -188,7 +188,7 @@ def test_the_token_stays_over_restarts(kept: tuple[Bus, HostServer, Publisher, N
 def test_a_log_is_forgotten_after_the_servers_own_time(tmp_path: Path, configure: Any) -> None:
     """S8: the time after which another log may go is not the caller's alone."""
     folder = HostFolder(tmp_path / "hosts")
-    service, eager = (HostService(folder, cast(Any, Anybody()), keep_seconds=each) for each in (1000.0, 0.0))
+    service, eager = (HostHandlers(folder, cast(Any, Anybody()), keep_seconds=each) for each in (1000.0, 0.0))
     place = folder.prepare("orders", log_place("orders", LOG, "1" * 64))
     (place / f"{WRITE}-0.seg").touch()
     args = {"log": LOG, "token": "2" * 64, "idle": 0}
@@ -204,7 +204,7 @@ def test_a_log_is_forgotten_after_the_servers_own_time(tmp_path: Path, configure
 def test_a_log_whose_token_is_shown_is_in_use(tmp_path: Path) -> None:
     """One that is only read for long is not for another publisher to remove, whatever token he makes up."""
     folder = HostFolder(tmp_path / "hosts")
-    service = HostService(folder, cast(Any, Anybody()), keep_seconds=1000.0)
+    service = HostHandlers(folder, cast(Any, Anybody()), keep_seconds=1000.0)
     place = folder.prepare("orders", log_place("orders", LOG, "1" * 64))
     (place / f"{WRITE}-0.seg").touch()
 
@@ -274,7 +274,7 @@ def test_who_uploads_says_if_a_file_is_forced_to_disk(
         assert link.proven
     folder = HostFolder(tmp_path / "hosts")
     try:
-        host = HostService(folder, cast(Any, Anybody()), keep_seconds=1.0)
+        host = HostHandlers(folder, cast(Any, Anybody()), keep_seconds=1.0)
         args = {"log": LOG, "token": "1" * 64, "file": name, "length": 3, **said}
         asyncio.run(host.handle(a_link(), Request(1, "put", args)))
     finally:

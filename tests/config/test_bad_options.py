@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jobpipe.config import shown
+from jobpipe.config import masked_repr
 from jobpipe.config.definitions.source_options import SOURCE_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.read_options import SourceOptions
@@ -30,7 +30,7 @@ def test_a_bad_value(option: str, bad: Bad) -> None:
     text = str(caught.value)
     (problem,) = caught.value.fields["problems"]
     assert problem["key"] == option, text
-    assert f"option: {option} = {shown(bad.value)}: expected " in text
+    assert f"option: {option} = {masked_repr(bad.value)}: expected " in text
     assert text.startswith("format('jobpipe'): 1 wrong option\n")
     assert bad.phrase in problem["expected"], text
     json.dumps(problem)
@@ -47,7 +47,7 @@ def test_options_that_do_not_go_together(together: Together) -> None:
     for option, phrase in together.problems:
         assert phrase in problems[option]
         value = together.options.get(option)
-        assert f"option: {option}{'' if value is None else f' = {shown(value)}'}: expected " in str(caught.value)
+        assert f"option: {option}{'' if value is None else f' = {masked_repr(value)}'}: expected " in str(caught.value)
 
 
 def test_a_configuration_file_that_is_not_there() -> None:

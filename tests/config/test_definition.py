@@ -105,7 +105,7 @@ def test_a_bad_value_is_reported_with_its_key(about: Key) -> None:
 
 # any text at all is a path, a name or a password, but for the empty one where there must be one
 ANY_TEXT = ("path", "paths", "name", "password")
-TEXTS = [about for about in keys() if isinstance(BAD[about.name], str) or about.kind.name not in ANY_TEXT]
+TEXTS = [about for about in keys() if isinstance(BAD[about.name], str) or about.value_type.name not in ANY_TEXT]
 
 
 @pytest.mark.parametrize("about", TEXTS, ids=by_name)

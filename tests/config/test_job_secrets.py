@@ -24,7 +24,7 @@ def test_the_references_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.write_text("canary-1\n")
     file.chmod(0o600)
     monkeypatch.setenv("TOKEN", "canary-2")
-    job_secrets.give({"mail": Secret(f"file:{file}"), "token": Secret("env:TOKEN")})
+    job_secrets.export({"mail": Secret(f"file:{file}"), "token": Secret("env:TOKEN")})
     assert (jobpipe.secret("mail"), jobpipe.secret("token")) == ("canary-1", "canary-2")
     with pytest.raises(ConfigError, match=r"secret TOKEN: the job has no such secret; give it .* {TOKEN: "):
         jobpipe.secret("TOKEN")

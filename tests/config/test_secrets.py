@@ -37,7 +37,7 @@ def secret_file(folder: Path, text: str = CANARY, mode: int = 0o600) -> Path:
 
 def test_there_are_secret_keys() -> None:
     assert SECRET_KEYS
-    assert all(about.kind.name == "secret" and about.default is None for about in SECRET_KEYS)
+    assert all(about.value_type.name == "secret" and about.default is None for about in SECRET_KEYS)
 
 
 @pytest.mark.parametrize("text", [CANARY, CANARY + "\n", CANARY + "\r\n"])

@@ -25,7 +25,7 @@ from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, DesiredState, JobState
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_errors import NotOrdered, Unavailable
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually
@@ -444,7 +444,7 @@ def test_an_attempt_without_an_id_is_known_by_its_lease(world: World) -> None:
     forget_the_id(world)
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        place, key = Place.here(), (NAME, "report")
+        place, key = PidScope.here(), (NAME, "report")
         lease = Lease(
             run=attempt.run,
             attempt=attempt.number,

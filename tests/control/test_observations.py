@@ -14,7 +14,7 @@ from jobpipe.jobs.supervision.observations import facts_of, has_rebooted, proces
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import LaunchState
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_jobs import JobRecords
 
 ATTEMPT = AttemptRow(
@@ -23,7 +23,7 @@ ATTEMPT = AttemptRow(
 
 
 def holder(**more: object) -> LeaseHolder:
-    place = Place.here()
+    place = PidScope.here()
     pid = os.getpid()
     here = LeaseHolder(
         host=place.host,

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.coordinator.handlers.dispatch import Context
-from jobpipe.coordinator.handlers.flow_handlers import FlowAnswers
+from jobpipe.coordinator.handlers.flow_handlers import FlowHandlers
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.operations import flow_operations
@@ -43,7 +43,7 @@ class Asking:
     def __init__(self, host: Coordinator, topic: ServedTopic) -> None:
         self.host = host
         self.topic = topic
-        self._answers = FlowAnswers(host, "secret").answers()
+        self._answers = FlowHandlers(host, "secret").answers()
 
     async def ask(self, request: Fields, role: str, name: str | None = None) -> Any:
         """Return the reply, having travelled."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from jobpipe.config import Config, load
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.store.catalog.position import Position
@@ -70,13 +70,13 @@ class World:
         self.handlers.append(made)
         return made
 
-    def host(self, instance: str = "one", *, parent: Parent | None = None, **changes: str) -> Coordinator:
+    def host(self, instance: str = "one", *, parent: WatchedParent | None = None, **changes: str) -> Coordinator:
         """Return a coordinator without a server. Inside a running loop."""
         data = SimpleNamespace(
             endpoint=Endpoint("127.0.0.1", 2),
             alive=True,
-            tell=lambda *_: None,
-            tell_hosts=lambda *_: None,
+            announce_topic=lambda *_: None,
+            announce_hosts=lambda *_: None,
         )
         host = Coordinator(
             self.config(**changes),

@@ -390,7 +390,7 @@ def test_room_is_asked_for_as_it_is_sealed(world: World) -> None:
         assert (refused.value.fields["reason"], number > 0) == (NO_ROOM, True)
         assert "is full" in ((await asking.begin(number)).full or "")
         assert asking.topic.waiting is None
-        await asking.topic.run(asking.topic.store.retirer.drop_oldest, 1000)
+        await asking.topic.run(asking.topic.store.cleaner.drop_oldest, 1000)
         assert (await asking.append(number)).position.n == asking.topic.head.n
 
     run(scenario())
@@ -423,7 +423,7 @@ def test_a_killed_coordinator_has_both_or_neither(world: World, monkeypatch: pyt
         await asking.publish(0)
         await asking.append(0, (1, 0))
         with monkeypatch.context() as patch:
-            patch.setattr("jobpipe.store.catalog.redrive_marks.Redriven.mark", _fails)
+            patch.setattr("jobpipe.store.catalog.redrive_marks.RedriveMarks.mark", _fails)
             with pytest.raises(SpoolError, match="power"):
                 await asking.append(1, (2, 0))
         store: TopicLog = asking.topic.store

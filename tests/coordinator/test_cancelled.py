@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.registration.epoch_check import HigherEpoch
+from jobpipe.coordinator.registration.epoch_check import EpochCheck
 from jobpipe.errors import LinkBroken, LinkTimeout, NameTaken, RegistryUnavailable, TopicNotFound
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.boundary import Boundary
@@ -41,10 +41,10 @@ def test_a_seal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         topic.writing.add("other")
-        rung = asyncio.create_task(topic.news.wait(10))
+        woken = asyncio.create_task(topic.news.wait(10))
         await asyncio.sleep(0)
         await cancelled_inside(seal(topic, 0), TopicLog, "seal", monkeypatch)
-        assert await rung
+        assert await woken
         assert topic.head == await topic.run(topic.store.batches.head)
         assert topic.head.n == 1
         await host.close()
@@ -93,7 +93,7 @@ def test_an_acknowledgement(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         await seal(topic, 0)
         holder = await topic.subscribers.grant("billing", "i", LINK, WHERE)
         await topic.subscribers.first_position("billing", Boundary("earliest"), None, skip_removed=False)
-        rung = asyncio.create_task(topic.acked.wait(10))
+        woken = asyncio.create_task(topic.acked.wait(10))
         await asyncio.sleep(0)
         await cancelled_inside(
             topic.subscribers.acknowledge("billing", holder.grant, topic.head),
@@ -101,7 +101,7 @@ def test_an_acknowledgement(world: World, monkeypatch: pytest.MonkeyPatch) -> No
             "acknowledge",
             monkeypatch,
         )
-        assert await rung
+        assert await woken
         await host.close()
 
     run(work())
@@ -117,9 +117,9 @@ def test_a_grant(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         await cancelled_inside(
             topic.subscribers.grant("billing", "i", ended, WHERE), Subscriptions, "subscribe", monkeypatch
         )
-        await until(lambda: "billing" in topic.subscribers._holders)
+        await until(lambda: "billing" in topic.subscribers._session_owners)
         known = (await topic.run(topic.store.subscriptions.all))[0]
-        holder = topic.subscribers._holders["billing"]
+        holder = topic.subscribers._session_owners["billing"]
         assert (holder.grant, holder.link) == (known.grant, None)  # its link ended meanwhile: not connected for ever
         second = await topic.subscribers.grant("billing", "j", LINK, WHERE)
         assert second.grant == known.grant + 1
@@ -158,10 +158,10 @@ def test_a_silent_reader_delays_nobody_else(world: World) -> None:
         async with asyncio.timeout(10):
             assert (await names.grant("audit", "k", LINK, WHERE)).grant == 1
             assert (await names.require("other", required=True, dry_run=True)).required == ("other",)
-            names._holders["audit"].link = None
-            names._holders["audit"].seen = -1e9
+            names._session_owners["audit"].link = None
+            names._session_owners["audit"].seen = -1e9
             await names.forget_undecided()
-            assert "audit" not in names._holders
+            assert "audit" not in names._session_owners
             assert (await names.grant("billing", "i", cast("Any", silent), WHERE)).grant == 1, "it comes back"
         assert not any(task.done() for task in (newcomer, *asking))
         silent.given_up.set()
@@ -200,7 +200,7 @@ def test_a_drop_and_a_grant_take_turns(world: World, monkeypatch: pytest.MonkeyP
         host, gate = world.host(), Gate()
         topic = await host.open_topic("orders", world.order())
         await topic.subscribers.grant("billing", "i", cast("Any", SimpleNamespace(ended=None, peer_names=())), WHERE)
-        topic.subscribers._holders["billing"].link = None
+        topic.subscribers._session_owners["billing"].link = None
         monkeypatch.setattr(Subscriptions, "drop", gate.wrap(Subscriptions.drop))
         dropping = asyncio.create_task(topic.subscribers.drop("billing", dry_run=False))
         await gate.arrived()
@@ -229,7 +229,7 @@ def test_taking_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(topic, "must_be_sealed_again", must)
         monkeypatch.setattr(
-            "jobpipe.store.log.host_segments.Hosts.take_back", lambda self, query_id, batch_id: taken.append(1)
+            "jobpipe.store.log.host_segments.HostSegments.take_back", lambda self, query_id, batch_id: taken.append(1)
         )
         monkeypatch.setattr(topic.store.batches, "head", lambda: SimpleNamespace(n=0))
         taken: list[int] = []
@@ -307,7 +307,7 @@ def test_an_epoch_is_believed_if_the_registry_says_so(world: World, registered: 
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         known = Registered(registered)
-        higher = HigherEpoch(topic, known, host._lasting)
+        higher = EpochCheck(topic, known, host._background)
         for _ in range(100):
             assert await higher.exists() is exists
         assert known.asked == 1  # the answer is good for a while
@@ -327,7 +327,7 @@ def test_an_epoch_is_believed_if_the_catalog_says_so(world: World) -> None:
         topic = await host.open_topic("orders", world.order())
         other = await asyncio.to_thread(TopicLog.open, world.folder / "spool" / "orders", "orders")
         await asyncio.to_thread(other.take_over, 5, "newcomer")
-        assert await HigherEpoch(topic, Registered(-1), host._lasting).exists()
+        assert await EpochCheck(topic, Registered(-1), host._background).exists()
         await asyncio.to_thread(other.close)
         await host.close()
 
@@ -360,7 +360,7 @@ def test_an_epoch_that_we_are_about_to_take_fences_nobody(world: World) -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         topic.epoch_drawn = 2
-        assert not await HigherEpoch(topic, Registered(2), host._lasting).exists()
+        assert not await EpochCheck(topic, Registered(2), host._background).exists()
         await host.close()
 
     run(work())

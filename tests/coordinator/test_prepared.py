@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic import served_topic as topic_module
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import Fenced, FlowNotFound, NotAuthorized, SpoolError, TopicOwned
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.flow_operations import AdmitPartRequest, ClaimRequest, SealPartsRequest
@@ -52,7 +52,7 @@ class Asking:
         self.world = world
         self.changes: dict[str, Any] = {**PLAIN, **changes}
         self.host: Coordinator = world.host(**self.changes)
-        self._service = ControlService(self.host, Trust(world.config(**self.changes)), JOB)
+        self._service = AdminHandlers(self.host, PeerAuthentication(world.config(**self.changes)), JOB)
 
     async def ask(self, request: RequestFor[R], *, job: str = JOB, role: str = "publisher") -> R:
         """Return the reply, having travelled; with the secret of the job."""
@@ -122,7 +122,7 @@ class Asking:
     async def swept(self) -> int:
         """Return how many files a sweep removes."""
         topic = self.topic
-        return await topic.run(topic.store.retirer.sweep, topic.being_written)
+        return await topic.run(topic.store.cleaner.sweep, topic.being_written)
 
 
 def admitted(reply: PrepareReply) -> str:
@@ -246,14 +246,14 @@ def test_a_task_waits_until_there_is_room(world: World, monkeypatch: pytest.Monk
         mine = admitted(prepared)
         asked = RoomRequest(mine, write_ticket(JOB, "orders", mine))
         assert (await asking.ask(asked, job="")).full == prepared.full
-        bell, subscribers = asking.topic.acked, asking.topic.subscribers
-        wait = bell.wait
+        wake_up, subscribers = asking.topic.acked, asking.topic.subscribers
+        wait = wake_up.wait
 
         async def noted(timeout: float) -> bool:
             waits.set()
             return await wait(timeout)
 
-        monkeypatch.setattr(bell, "wait", noted)
+        monkeypatch.setattr(wake_up, "wait", noted)
         waiting = asyncio.create_task(asking.ask(replace(asked, wait=15.0), job=""))
         await waits.wait()
         await subscribers.require("billing", required=False, dry_run=False)

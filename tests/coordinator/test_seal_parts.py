@@ -26,7 +26,7 @@ from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.log.flow_cursors import Cursors
+from jobpipe.store.log.flow_cursors import FlowCursors
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.boundary import Boundary
 from tests.coordinator.flow_kit import (
@@ -161,7 +161,7 @@ def test_a_cancelled_request(world: World, monkeypatch: pytest.MonkeyPatch, afte
     scenario(Target, world, work)
 
 
-@pytest.mark.parametrize(("kind", "method"), [(Cursors, "claim"), (Cursors, "held"), (Cursors, "begin")])
+@pytest.mark.parametrize(("kind", "method"), [(FlowCursors, "claim"), (FlowCursors, "held"), (FlowCursors, "begin")])
 def test_other_requests_that_are_cancelled(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_sweep_keeps_what_a_live_claim_writes(world: World) -> None:
         parts = [target.part(number, 1, 0, write_id=write_id) for number, write_id in enumerate(ids)]
 
         async def sweep() -> int:
-            return await topic.run(topic.store.retirer.sweep, topic.being_written)
+            return await topic.run(topic.store.cleaner.sweep, topic.being_written)
 
         assert await sweep() == 0
         (new,) = await target.claim(0)
@@ -294,7 +294,7 @@ def test_a_claim_during_an_admission_leaves_nothing(world: World, monkeypatch: p
         (old,) = await target.claim(0)
         gate = Gate()
         with monkeypatch.context() as patch:
-            patch.setattr(Cursors, "held", gate.wrap(Cursors.held, after=True))
+            patch.setattr(FlowCursors, "held", gate.wrap(FlowCursors.held, after=True))
             admitting = asyncio.create_task(target.admit(0, old))
             await gate.arrived()
             claiming = asyncio.create_task(target.claim(0))
@@ -379,7 +379,7 @@ def test_a_grant_gives_no_cursors_of_a_flow_that_publishes(world: World) -> None
         begun, cursors, claimed, sealed = await ask("alerts", topic.log_id, own, Position(topic.log_id, 1, 7))
         assert [len(each.cursors) for each in (begun, cursors, claimed)] == [1, 1, 1]
         assert sealed.parts[0].position.n == 7, "its own cursor is its own"
-        assert await topic.run(topic.store.retirer.sweep, topic.being_written) == 0, "nor does it give up their files"
+        assert await topic.run(topic.store.cleaner.sweep, topic.being_written) == 0, "nor does it give up their files"
         for refused in await ask("orders", LOG, at(0), at(1)):
             assert isinstance(refused, NotAuthorized), refused
         assert (await answered(target.seal((part, segments)))).parts[0].position == at(1)
@@ -477,7 +477,7 @@ def test_a_task_that_waited_for_room_and_died(world: World, seals: bool) -> None
         assert (await target.ask(cursors, "publisher")).full
         assert topic.waiting is not None
         await topic.subscribers.acknowledge("reader", grant, topic.head)
-        await topic.run(topic.store.retirer.retain, topic.retention, need=10**9)
+        await topic.run(topic.store.cleaner.retain, topic.retention, need=10**9)
         assert topic.waiting is not None
         if seals:
             assert (await answered(target.seal(target.part(0, claim, done + 1, count=1)))).room

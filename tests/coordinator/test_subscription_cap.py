@@ -87,7 +87,7 @@ def test_one_that_is_just_required_is_not_forgotten(world: World, monkeypatch: p
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         await grant(topic, "billing", "i")
-        topic.subscribers._holders["billing"].seen -= 2 * UNDECIDED_SECONDS
+        topic.subscribers._session_owners["billing"].seen -= 2 * UNDECIDED_SECONDS
         gate = Gate()
         monkeypatch.setattr(topic.store.subscriptions, "all", gate.wrap(topic.store.subscriptions.all, after=True))
         forgetting = asyncio.ensure_future(topic.subscribers.forget_undecided())

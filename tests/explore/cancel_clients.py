@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import CloseReply, CloseRequest, OpenRequest
@@ -86,7 +86,7 @@ class _Channel:
     def __init__(self, topic: str, name: str, config: Any, order: Callable[[], OpenRequest], **how: Any) -> None:
         stage = self.wire.stage
         self.topic = topic
-        self.owner = Owner(topic)
+        self.owner = ForkGuard(topic)
         self.active: Callable[[], bool] = lambda: True
         self.coordinator = SimpleNamespace(instance=stage.a.host.instance, data=stage.a.endpoint, secret=SECRET)
         self._link = stage.a.link("publisher", name)
@@ -121,7 +121,7 @@ def publish(at: int, mode: str) -> int:
         stage = Stage(world)
         wire = _Wire(stage, at, mode)
         _Channel.wire = wire
-        with replaced(topic_publisher, "Channel", _Channel):
+        with replaced(topic_publisher, "CoordinatorChannel", _Channel):
             done, run = 0, 0
             while done < BATCHES:
                 run += 1

@@ -120,7 +120,7 @@ class Side:
         self._log.keep_to("/jobpipe/topics")
         self.take_over()
         self._log.required.declare(())
-        self._log.retirer.sweep({self.writing})
+        self._log.cleaner.sweep({self.writing})
 
     def take_over(self) -> None:
         self.log.take_over(self.world.next_epoch(self.log.epoch + 1), self.run_id)
@@ -208,7 +208,7 @@ class Side:
     def tidy(self) -> None:
         """Remove files of the host server that nobody needs, as the coordinator does by listings."""
         names = sorted(os.listdir(self.world.hosts))
-        for name in self.log.retirer.orphans(names, {self.writing}):
+        for name in self.log.cleaner.orphans(names, {self.writing}):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.world.hosts / name)
 
@@ -251,11 +251,11 @@ def _slot(side: Side) -> None:
 def _retain(side: Side) -> None:
     side.acknowledge("s", 3)
     side.log.clock.tick(1)
-    side.log.retirer.retain(ALL_GOES)
+    side.log.cleaner.retain(ALL_GOES)
 
 
 def _sweep(side: Side) -> None:
-    side.log.retirer.sweep({side.writing})
+    side.log.cleaner.sweep({side.writing})
     side.tidy()
 
 

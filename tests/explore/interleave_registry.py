@@ -130,8 +130,8 @@ def _run(first: str, last: str, after: int) -> tuple[int, str | None]:
         CALLS[last](handler)
     early, late = (Actor(name, lambda name=name: CALLS[name](handler)) for name in (first, last))  # type: ignore[misc]
     run([early, late], _once(early, late, after))
-    handler._parts().keeper._mend(set())
-    handler._parts().jobs._mend([])
+    handler._parts().keeper._repair(set())
+    handler._parts().jobs._repair([])
     paths = [path for path, node in tree._nodes.items() if node.session]
     wanted = last in WANTED
     errors = [actor.error for actor in (early, late) if actor.error is not None]

@@ -1,6 +1,6 @@
 """What the seeded runs put in the place of processes, sockets and ZooKeeper: coordinators, and the registry in memory.
 
-Real are ``Coordinator`` and ``ControlService``, with topics and the store (SQLite and files), the wire, links of
+Real are ``Coordinator`` and ``AdminHandlers``, with topics and the store (SQLite and files), the wire, links of
 both sides, claims and hand-overs, and the registry's keeper. Replaced are processes, threads and time
 (:mod:`scheduled_time`), sockets without TLS (:mod:`scheduled_net`), and the data process: readers look segments up
 themselves, as it does.
@@ -23,13 +23,13 @@ import jobpipe.publishing.coordinator_channel
 import jobpipe_registry.tree.registration_keeper
 import jobpipe_registry.tree.topic_changes
 from jobpipe.config import Config
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.coordinator.served_topics import Coordinator
-from jobpipe.coordinator.topic_liveness import Parent
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.coordinator.topic_liveness import WatchedParent
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.servers.served_link import ServedLink
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.registry_errors import Unavailable
@@ -122,12 +122,12 @@ class _Hosts:
         self._tidied = now if due else self._tidied
         return due
 
-    async def look(self, topics: list[Any]) -> None:
+    async def refresh(self, topics: list[Any]) -> None:
         for topic in topics:
             host_folder(self._config, topic.topic).mkdir(parents=True, exist_ok=True)
 
-    async def look_and_tidy(self, topics: list[Any]) -> None:
-        await self.look(topics)
+    async def refresh_and_tidy(self, topics: list[Any]) -> None:
+        await self.refresh(topics)
         for topic in topics:
             await self.tidy(topic)
 
@@ -136,7 +136,7 @@ class _Hosts:
         if topic.publishing and topic.uses_hosts:
             names = sorted(path.name for path in folder.iterdir())
             with contextlib.suppress(JobpipeError):
-                for name in await topic.run(topic.store.retirer.orphans, names, topic.writing):
+                for name in await topic.run(topic.store.cleaner.orphans, names, topic.writing):
                     (folder / name).unlink(missing_ok=True)
 
     def describe(self, kept: Any) -> list[Any]:
@@ -160,7 +160,7 @@ class _Data:
     def start(self) -> None:
         pass
 
-    def tell(self, topic: str, directory: Path, *more: Any) -> None:
+    def announce_topic(self, topic: str, directory: Path, *more: Any) -> None:
         pass
 
 
@@ -187,7 +187,7 @@ class CoordinatorProcess:
         self._network = network
         self._config = config
         self._parent = parent
-        self._service: ControlService | None = None
+        self._service: AdminHandlers | None = None
         port = network.listen(self.process, self._accept)
         self.endpoint = Endpoint("127.0.0.1", port)
         self._main = self.process.spawn(self._run(), name)
@@ -214,7 +214,7 @@ class CoordinatorProcess:
 
     def _accept(self) -> ServedLink:
         assert self._service is not None
-        link = ServedLink(self._service, Timing(), lambda link: self.links.pop(link, None))
+        link = ServedLink(self._service, LinkTimeouts(), lambda link: self.links.pop(link, None))
         self.links[link] = None
         asyncio.get_running_loop().create_task(self._greet(link))
         return link
@@ -238,10 +238,10 @@ class CoordinatorProcess:
                 self.handler,
                 control=self.endpoint,
                 data=_Data(self.endpoint),  # type: ignore[arg-type]
-                parent=Parent(self._parent.pid, self._parent.started),
+                parent=WatchedParent(self._parent.pid, self._parent.started),
                 instance=self.instance,
             )
-            self._service = ControlService(self.host, Trust(self._config), self.secret)
+            self._service = AdminHandlers(self.host, PeerAuthentication(self._config), self.secret)
             self.begun.set()
             try:
                 await self.host.live()

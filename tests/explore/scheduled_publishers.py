@@ -1,6 +1,6 @@
 """The publishers of the seeded runs: applications that run ``jobpipe.publisher`` itself, each topic in a thread.
 
-Real is all of the blocking core: its channel, admissions, guard threads, repeats. Replaced are the portal (its
+Real is all of the blocking core: its channel, admissions, guard threads, repeats. Replaced are the loop thread (its
 coroutines run on the run's loop while the thread waits), processes of coordinators, the host server's folder, and
 uploads, which fail: a publisher reaches its spool, or ends.
 """
@@ -157,7 +157,7 @@ class _Publisher(topic_publisher.Publisher):
         return told
 
 
-class _Channel(coordinator_channel.Channel):
+class _Channel(coordinator_channel.CoordinatorChannel):
     """Its links are cut now and then just after a request that changes something."""
 
     told = False
@@ -186,7 +186,7 @@ class _Program:
         return 1
 
 
-class _Portal:
+class _LoopThread:
     """Runs coroutines on the run's loop while a thread waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -222,7 +222,7 @@ class _Portal:
                 task.cancel()
 
 
-class _NearbyHost:
+class _LocalHostServer:
     """The host server of this host, which takes files out of a folder beside its own."""
 
     id = HOST
@@ -254,21 +254,21 @@ def publishing(world: World) -> Iterator[None]:
     def attached(config: Any) -> coordinator_launcher.CoordinatorProcess:
         return next(driver for driver in drivers if driver.process is PROCESS.get()).attach()
 
-    def nearby(log: Any, known: Sequence[str], *where: Any, **how: Any) -> _NearbyHost | None:
+    def local_host_server(log: Any, known: Sequence[str], *where: Any, **how: Any) -> _LocalHostServer | None:
         if HOST not in known:
             return None
-        return _NearbyHost(next(topic for topic in world.topics if topic.name == log.topic))
+        return _LocalHostServer(next(topic for topic in world.topics if topic.name == log.topic))
 
-    portal = _Portal(world.loop)
+    loop_thread = _LoopThread(world.loop)
     ids = Changed(uuid, uuid4=lambda: types.SimpleNamespace(hex=world.new_id()))
     with contextlib.ExitStack() as stack:
         for module, name, value in (
-            (coordinator_channel, "Portal", types.SimpleNamespace(get=lambda: portal)),
+            (coordinator_channel, "EventLoopThread", types.SimpleNamespace(get=lambda: loop_thread)),
             (coordinator_channel, "attach", attached),
             (coordinator_channel, "uuid", ids),
             (topic_publisher, "uuid", ids),
-            (topic_publisher, "Channel", _Channel),
-            (batch_target, "find_nearby", nearby),
+            (topic_publisher, "CoordinatorChannel", _Channel),
+            (batch_target, "find_local_host_server", local_host_server),
             (batch_target, "BlockingLink", _NoUploads),
             (_Channel, "world", world),
         ):

@@ -24,7 +24,7 @@ from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.catalog_tables import check_format
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.spool.spool_files import rewrite_file
-from jobpipe_registry.tree.last_call_wins import AskedLast
+from jobpipe_registry.tree.last_call_wins import LastCallWins
 from tests.explore import cancel, fail
 from tests.explore.interleave import Explorer, Spec
 from tests.explore.interleave_registry import explore_pair
@@ -162,7 +162,7 @@ PINS = {
     "R7": Pin(lambda: failed("live after a close", "BEGIN"), ((Coordinator, "_is_read", is_read_or_fails),)),
     "R9": Pin(lambda: cancelled("seal late", "all", "host", "hung"), ((TopicLog, "seal", seal_what_may_be_gone),)),
     "R10": Pin(lambda: cancelled("seal inline", "stored", "driver"), ((LogThread, "run", tell_whoever_waits),)),
-    "R11": Pin(lambda: overtaken("claim", "release"), ((AskedLast, "is_newest", lambda self, *which: True),)),
+    "R11": Pin(lambda: overtaken("claim", "release"), ((LastCallWins, "is_newest", lambda self, *which: True),)),
     "T1": Pin(
         lambda: cancelled("lease twice at once", "stored", "driver"), ((TopicLeases, "take", take_without_an_owner),)
     ),

@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from jobpipe.config import Config, load
 from jobpipe.coordinator import served_topics as coordinators
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.coordinator.registration import host_servers, topic_claim
 from jobpipe.coordinator.registration.host_servers import HostServers
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.store.catalog.position import Position
@@ -43,7 +43,7 @@ from jobpipe.wire.wire_messages import Hello, Reply, Request
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
 from jobpipe_registry.registry_errors import Unavailable
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from tests.explore import sqlite_files
 from tests.explore.world_disk import Fault, GuardedConnection, Sites, SQLiteFiles, patched_os
 from tests.explore.world_loop import WorldLoop, YieldingRLock
@@ -134,7 +134,7 @@ class Handler(MemoryRegisterServerHandler):
         self._sites = sites
         self._loop = loop
 
-    def _open(self, options: Options) -> Nodes:
+    def _open(self, options: RegistryOptions) -> Nodes:
         self._memory_nodes = _ExploredNodes(self._tree_of_all, self._sites)
         return self._memory_nodes
 
@@ -151,10 +151,10 @@ class Handler(MemoryRegisterServerHandler):
         """Look after our nodes once, as the keeper's thread does after each notice."""
         lost: set[str] = set()
         try:
-            self._parts().keeper._mend(lost)
+            self._parts().keeper._repair(lost)
         finally:
             for topic in lost:
-                self._tell_lost(topic)
+                self._on_topic_lost(topic)
 
 
 class _Data:
@@ -168,10 +168,10 @@ class _Data:
     def start(self) -> None:
         self.endpoint = Endpoint("127.0.0.1", self.endpoint.port + 1)
 
-    def tell(self, *what: Any) -> None:
+    def announce_topic(self, *what: Any) -> None:
         pass
 
-    def tell_hosts(self, hosts: dict[str, str | None]) -> None:
+    def announce_hosts(self, hosts: dict[str, str | None]) -> None:
         pass
 
     def end(self) -> None:
@@ -195,7 +195,7 @@ class Coordinator:
             parent=None,
             instance=f"coordinator-{number}",
         )
-        self.service = ControlService(self.host, Trust(config), SECRET)
+        self.service = AdminHandlers(self.host, PeerAuthentication(config), SECRET)
         self.ended = False
 
     def link(self, role: str, name: str | None = None, *, topic: str = TOPIC, instance: str = "i") -> FakeLink:

@@ -204,7 +204,7 @@ async def _seal_late(stage: Stage) -> Any:
     if not late.done():
         await stage.begin(stage.a, stage.batch_id)
         await stage.a.host.host_servers._sweep(topic, HOST, str(HOST_ENDPOINT))
-        await topic.run(topic.store.retirer.sweep, topic.writing)
+        await topic.run(topic.store.cleaner.sweep, topic.writing)
     with contextlib.suppress(JobpipeError):
         await late
     await stage.batch(stage.a, stage.batch_id, inline=False)
@@ -368,15 +368,15 @@ async def _take_back_and_hand_over(stage: Stage) -> Any:
     return await _handover(stage)
 
 
-async def _mend_data(stage: Stage) -> Any:
+async def _restart_data_process(stage: Stage) -> Any:
     """The data process has died, and is started again."""
-    await stage.a.host._lasting.run(stage.a.host._mend_data())
+    await stage.a.host._background.run(stage.a.host._restart_data_process())
 
 
 async def _mend_data_and_hand_over(stage: Stage) -> Any:
     """Where this is cancelled, another publisher asks for the topic."""
     with contextlib.suppress(asyncio.CancelledError):
-        await _mend_data(stage)
+        await _restart_data_process(stage)
     return await _handover(stage)
 
 
@@ -463,7 +463,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("drop", asking.drop, asking.let_go, allowed=(JobpipeError,)),
         Operation("handover", _handover, _close, allowed=(TopicNotFound,)),
         Operation("fence", _fence, _rise, allowed=(TopicNotFound, Fenced)),
-        Operation("mend data", _mend_data),
+        Operation("mend data", _restart_data_process),
         Operation("mend data and hand over", _mend_data_and_hand_over, _close, allowed=(TopicNotFound,)),
         Operation("lost claim", _lost, _lose),
         Operation("live", _live),

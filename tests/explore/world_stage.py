@@ -242,10 +242,10 @@ class Stage:
         orphans = {row["id"] for row in store._db.all("SELECT id FROM leases")} - counted.keys()
         if orphans and topic.epoch == 1:  # else they may be of a coordinator before
             wrong.append(f"{len(orphans)} leases that the log holds, and nobody counts")
-        if topic.leases._budgets.held("", "leases") != len(counted):
-            wrong.append(f"{len(counted)} leases, {topic.leases._budgets.held('', 'leases')} in the budget")
+        if topic.leases._quotas.held("", "leases") != len(counted):
+            wrong.append(f"{len(counted)} leases, {topic.leases._quotas.held('', 'leases')} in the budget")
         known = {one.name: one for one in store.subscriptions.all()}
-        for name, holder in topic.subscribers._holders.items():
+        for name, holder in topic.subscribers._session_owners.items():
             if name in known and holder.grant != known[name].grant:
                 wrong.append(f"subscription {name}: grant {holder.grant} in memory, {known[name].grant} on disk")
         return wrong

@@ -190,7 +190,7 @@ def publish(folder: Path, batches: int, *, fsync: bool) -> None:
             log.subscriptions.acknowledge("s", grant, log.batches.at(number))
             insist(log.subscriptions.flush)
             print(f"{SAID}acknowledged {number}", flush=True)
-            insist(lambda: log.retirer.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)))
+            insist(lambda: log.cleaner.retain(Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)))
     log.close()
 
 

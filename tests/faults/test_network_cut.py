@@ -21,7 +21,7 @@ from jobpipe.discovery.topic_lookup import locate
 from jobpipe.errors import LinkError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
@@ -108,7 +108,7 @@ def test_seal(bus: Bus, way: Direction) -> None:
     with FaultProxy(str(direct)) as proxy:
         coordinator.endpoint = Endpoint.parse(proxy.endpoint)
         try:
-            Portal.get().run(link.close, 5.0, doing="closing")  # the next one passes the proxy
+            EventLoopThread.get().run(link.close, 5.0, doing="closing")  # the next one passes the proxy
             cuts = each_byte(
                 proxy, way, lambda: publish(publisher, rows, journal, [next(numbers)]), open_ones=True, step=step
             )
@@ -162,7 +162,7 @@ def test_fetch(bus: Bus, way: Direction, monkeypatch: pytest.MonkeyPatch) -> Non
     config, end = bus.config(), batch.position
     data = locate(config, rows.topic, PATIENCE).data
     with FaultProxy(str(data)) as proxy:
-        monkeypatch.setattr(fetching, "look_up", lambda *_: None)  # go on where it was
+        monkeypatch.setattr(fetching, "refresh_location", lambda *_: None)  # go on where it was
         wanted = fetching.FetchRange(rows.topic, Position(end.log, 0, 0), end, 0, proxy.endpoint)
 
         def exchange() -> None:

@@ -35,16 +35,16 @@ from jobpipe.net.tls.tls_context import Credentials
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import DATA
 from jobpipe.operations.messages.checked_values import (
-    Bound,
+    Boolean,
+    BoundaryValue,
     Check,
-    Hidden,
+    CheckedName,
+    Integer,
     Items,
-    Named,
     Number,
     PositionValue,
+    SecretText,
     Text,
-    Truth,
-    Whole,
 )
 from jobpipe.operations.messages.message_fields import Fields, Nested, checks
 from jobpipe.operations.messages.operation import Operation
@@ -286,24 +286,24 @@ class Intruder:
         if chance.random() < ODD:
             return chance.choice(ODD_VALUES)
         match check:
-            case Whole(low, high):
+            case Integer(low, high):
                 value = chance.choice([low, high, chance.choice(self._numbers), chance.choice(self._numbers) + 1])
                 return min(max(value, low), high)
             case Number(low, high):
                 return min(max(chance.expovariate(0.2), low), high)
-            case Truth():
+            case Boolean():
                 return chance.random() < 0.5
-            case Named():
+            case CheckedName():
                 return self._name(topic, chance) if chance.random() < 0.8 else topic
             case PositionValue():
                 return self._position(chance, topic)
-            case Bound():
+            case BoundaryValue():
                 return self._boundary(chance, topic)
             case Items(each, most):
                 return [self._value(chance, topic, each) for _ in range(chance.randrange(min(most, 3) + 1))]
             case Nested(kind):
                 return self._object(chance, topic, kind)
-            case Hidden():
+            case SecretText():
                 return chance.choice(self._secrets)
             case Text():
                 texts = [text for text in list(self._texts) if is_fit(check, text)]

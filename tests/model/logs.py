@@ -160,7 +160,7 @@ def write_log(topic: str, spool: Path, rng: random.Random) -> Log:
                 break
     if made.head and rng.random() < 0.5:
         kept = rng.randint(0, made.head)
-        removed = log.retirer.retain(
+        removed = log.cleaner.retain(
             Retention(time=kept * 1.0 + 0.5, bytes=1 << 60, ack_grace=0, subscription_expiry=1e9)
         )
         made.tail = removed.batches

@@ -23,14 +23,14 @@ from jobpipe.errors import DataLoss, JobpipeError, NotAuthorized
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.links.async_link import connect as connect_link
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.servers.connection_limits import ConnectionLimits
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.wire import Connection, Hello, Message, Request, Side, Welcome
 
 T = TypeVar("T")
 DEADLINE = 20.0
-TIMING = Timing(connect=2, handshake=2, hello=2, welcome=2, heartbeat=2, silence=6, write=6, idle=6, goodbye=0.5)
+TIMING = LinkTimeouts(connect=2, handshake=2, hello=2, welcome=2, heartbeat=2, silence=6, write=6, idle=6, goodbye=0.5)
 NAME = "orders.topic.jobpipe"
 HELLO = Hello("orders", "reader", instance="i-1")
 PUBLISHER = Hello("orders", "publisher", instance="i-1")  # as everybody may say who has a certificate for it
@@ -230,12 +230,12 @@ def bound() -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serving(
-    mode: Mode, echo: Echo | None = None, *, timing: Timing = TIMING, **options: Any
-) -> AsyncIterator[tuple[Server, Endpoint, Echo]]:
+    mode: Mode, echo: Echo | None = None, *, timing: LinkTimeouts = TIMING, **options: Any
+) -> AsyncIterator[tuple[LinkServer, Endpoint, Echo]]:
     """A server with the Echo handler."""
     echo = echo or Echo()
     options.setdefault("limits", ConnectionLimits(rate=1e6))  # tests fail more often in a second than any client
-    server = Server(echo, tls=mode.server, timing=timing, **options)
+    server = LinkServer(echo, tls=mode.server, timing=timing, **options)
     sock = bound()
     endpoint = Endpoint("127.0.0.1", sock.getsockname()[1])
     await server.start(sock)
@@ -247,7 +247,7 @@ async def serving(
 
 @contextlib.asynccontextmanager
 async def linked(
-    mode: Mode, endpoint: Endpoint, *, timing: Timing = TIMING, hello: Hello = HELLO
+    mode: Mode, endpoint: Endpoint, *, timing: LinkTimeouts = TIMING, hello: Hello = HELLO
 ) -> AsyncIterator[Link]:
     """An asyncio client."""
     link = await connect_link(endpoint, hello, tls=mode.client, server_hostname=mode.hostname, timing=timing)
@@ -260,9 +260,9 @@ async def linked(
 class Remote:
     """A server in a thread of its own, for tests of blocking clients."""
 
-    def __init__(self, mode: Mode, timing: Timing = TIMING) -> None:
+    def __init__(self, mode: Mode, timing: LinkTimeouts = TIMING) -> None:
         self.echo: Echo
-        self.server: Server
+        self.server: LinkServer
         self.endpoint: Endpoint
         self.loop: asyncio.AbstractEventLoop
         self._mode = mode
@@ -351,11 +351,11 @@ def frames(side: Side, *said: Message, hello: Hello = HELLO, greet: bool = True)
     connection = Connection(side)
     if side is Side.CLIENT:
         connection.send(hello)
-        connection.machine.apply(Side.SERVER, Welcome("orders", "log-1", 1, "i-2"))
+        connection.state.apply(Side.SERVER, Welcome("orders", "log-1", 1, "i-2"))
     else:
-        connection.machine.apply(Side.CLIENT, hello)
+        connection.state.apply(Side.CLIENT, hello)
         connection.send(Welcome("orders", "log-1", 1, "i-2"))
-        connection.machine.unanswered.update(range(1, 100))
+        connection.state.unanswered.update(range(1, 100))
     if not greet:
         connection.data_to_send()
     for message in said:

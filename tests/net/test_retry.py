@@ -8,7 +8,7 @@ import random
 import pytest
 
 from jobpipe import errors
-from jobpipe.net.retry import RETRYABLE, Distrust, backoff
+from jobpipe.net.retry import RETRYABLE, TrustRetries, backoff
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
@@ -44,7 +44,7 @@ def test_backoff_doubles_up_to_its_cap() -> None:
 
 def test_a_stranger_is_final_after_three_looks_over_two_sessions() -> None:
     """Case 20: a registration outlives its server by a session and a half; any other end, hint or place begins anew."""
-    stranger, distrust = errors.PeerNotTrusted("x"), Distrust(5.0)
+    stranger, distrust = errors.PeerNotTrusted("x"), TrustRetries(5.0)
     looks = [(stranger, "a", 0.0), (stranger, "a", 1.0), (stranger, "a", 9.9), (stranger, "a", 10.1)]
     assert [distrust.is_final(*look) for look in looks] == [False, False, False, True]
     for between in ((errors.LinkBroken("x"), "a", 11.0), (stranger, None, 11.0), (stranger, "b", 11.0)):

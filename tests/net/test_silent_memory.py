@@ -13,15 +13,17 @@ import psutil
 import pytest
 
 from jobpipe.net.address import Endpoint
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.servers.connection_limits import ConnectionLimits
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 from tests.net.kit import NAME, Authority, Echo, Mode, bound, until
 
 COUNT = 25  # of each kind, in each round
 ROUNDS = 5
 SETTLED = 2  # rounds, after which nothing is used for the first time
-SOON = Timing(connect=10, handshake=0.3, hello=0.3, welcome=1, heartbeat=1, silence=3, write=3, idle=3, goodbye=0.2)
+SOON = LinkTimeouts(
+    connect=10, handshake=0.3, hello=0.3, welcome=1, heartbeat=1, silence=3, write=3, idle=3, goodbye=0.2
+)
 MOST = 8 * 1024 * 1024  # bytes that three more rounds may keep; 300 KiB a connection would be 50 MiB a round
 
 
@@ -82,14 +84,14 @@ def test_silent_connections_leave_no_objects(authority: Authority) -> None:
     memory: list[int] = []
 
     async def main() -> None:
-        server = Server(Echo(), tls=mode.server, timing=SOON, limits=ConnectionLimits(rate=1e6))
+        server = LinkServer(Echo(), tls=mode.server, timing=SOON, limits=ConnectionLimits(rate=1e6))
         sock = bound()
         endpoint = Endpoint("127.0.0.1", sock.getsockname()[1])
         await server.start(sock)
         try:
             for _ in range(ROUNDS):
                 await a_round(mode, endpoint)
-                await until(lambda: not (server.admission.open or server._greeting or server._served))
+                await until(lambda: not (server.limiter.open or server._greeting or server._served))
                 await asyncio.sleep(2 * SOON.goodbye)
                 counts.append(counted())
                 memory.append(psutil.Process().memory_info().rss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jobpipe.operations.messages.checked_values import Check, Items, Truth
+from jobpipe.operations.messages.checked_values import Boolean, Check, Items
 from jobpipe.operations.messages.message_fields import Fields, checks
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import EARLIEST, Boundary
@@ -63,7 +63,7 @@ def is_fit(check: Check, value: Any) -> bool:
 
 def fitting(check: Check) -> Any:
     """Return a value that the check takes."""
-    if isinstance(check, Truth):
+    if isinstance(check, Boolean):
         return False
     if isinstance(check, Items):
         return []

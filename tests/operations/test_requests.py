@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
-from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, TopicNotFound, shown
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
+from jobpipe.errors import ConfigError, NotAuthorized, RemoteProtocolError, TopicNotFound, short_repr
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import DATA
 from jobpipe.operations.hello import check_hello
@@ -69,7 +69,7 @@ def test_what_may_be_left_out(known: Table, operation: Operation) -> None:
 
 
 def test_each_operation_is_answered() -> None:
-    service = ControlService(None, None, "")  # type: ignore[arg-type]
+    service = AdminHandlers(None, None, "")  # type: ignore[arg-type]
     assert set(service._answers) == {each.request for each in CONTROL.values()} - {OpenRequest}
 
 
@@ -179,6 +179,6 @@ def test_values_in_errors_are_short() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    texts = {shown(each) for each in (deep, "x" * 10**6, "\x1b" * 1000, {"a": 1}, True, None, 10**5000)}
+    texts = {short_repr(each) for each in (deep, "x" * 10**6, "\x1b" * 1000, {"a": 1}, True, None, 10**5000)}
     assert max(map(len, texts)) <= 200
     assert {"a list of 1", "an object of 1", "true", "null", "an integer of 16610 bits"} <= texts

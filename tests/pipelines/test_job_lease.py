@@ -21,7 +21,7 @@ from jobpipe.jobs.runner import job_lease
 from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.registry_jobs import Jobs
 from tests.pipelines.waiting import DEADLINE, eventually
@@ -99,7 +99,7 @@ def test_the_attempt_that_was_ordered_takes_it(world: World) -> None:
     assert world.acquire(held)
     assert world.lease == held.lease
     assert (held.lease.run, held.lease.attempt, held.lease.pid) == ("r1", 1, os.getpid())
-    assert held.lease.place == Place.here()
+    assert held.lease.place == PidScope.here()
     assert (world.replaced.calls, world.stop.calls) == ([], [])
 
 
@@ -153,7 +153,7 @@ def ended_process() -> tuple[int, float, int]:
 def test_a_dead_process_has_no_lease(world: World) -> None:
     world.order(1)
     pid, started, ticks = ended_process()
-    here = Place.here()
+    here = PidScope.here()
     dead = Lease("r1", 1, here.host, pid, started, "dead", "", here.boot, here.pid_namespace, ticks)
     world.session().jobs.take_lease(*JOB, dead, lambda why: None)
     world.order(2)
@@ -166,7 +166,7 @@ def test_a_dead_process_has_no_lease(world: World) -> None:
 def test_of_another_host_nobody_can_say_that_it_is_dead(world: World) -> None:
     world.order(1)
     pid, started, ticks = ended_process()
-    there = replace(Place.here(), host="elsewhere")
+    there = replace(PidScope.here(), host="elsewhere")
     other = Lease("r1", 1, there.host, pid, started, "other", "", there.boot, there.pid_namespace, ticks)
     session = world.session()
     session.jobs.take_lease(*JOB, other, lambda why: None)

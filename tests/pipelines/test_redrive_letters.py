@@ -22,7 +22,7 @@ from jobpipe.errors import (
 )
 from jobpipe.pipelines.dead_letters import redrive as module
 from jobpipe.pipelines.dead_letters.redrive import Letter, Redrive, letters_of
-from jobpipe.publishing.appender import Make, Shape
+from jobpipe.publishing.appender import BatchShape, Make
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.subscribing.fetching.part_fetch import Fetched
 
@@ -41,8 +41,8 @@ class Topic:
         self.batches = 0
         self.fail: list[BaseException | None] = []  # of the next calls, before (None: after) what they do
 
-    def shape(self) -> Shape:
-        return Shape(1, self.schema.serialize().to_pybytes(), None)
+    def shape(self) -> BatchShape:
+        return BatchShape(1, self.schema.serialize().to_pybytes(), None)
 
     def schemas(self) -> list[bytes]:
         return [self.schema.serialize().to_pybytes()]
@@ -54,7 +54,7 @@ class Topic:
         lost = bool(self.fail) and self.fail[0] is None
         if self.fail and (error := self.fail.pop(0)) is not None:
             raise error
-        made = make(Shape(self.partitions, self.schema.serialize().to_pybytes(), None))
+        made = make(BatchShape(self.partitions, self.schema.serialize().to_pybytes(), None))
         if made is None:
             return True
         assert len(set(made.marks)) == len(made.marks)

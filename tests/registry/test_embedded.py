@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held, start_time
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
 from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
@@ -352,7 +352,7 @@ def test_a_home_of_two_containers_is_refused(home: Path) -> None:
     """R3: with one host name and pids of their own; what has that pid here is another process and is not ended."""
     server, files = EmbeddedZooKeeper(home), EmbeddedFiles(home / "zookeeper")
     files.make()
-    here, created = Place.here(), start_time(os.getpid())
+    here, created = PidScope.here(), start_time(os.getpid())
     state = EmbeddedState("ready", "t", here.host, os.getpid(), created, os.getpid(), created, 1, created)
     for other in (state, replace(state, boot=here.boot, pid_namespace=here.pid_namespace + 1)):
         files.write_state(other)

@@ -11,7 +11,7 @@ from kazoo.security import ACL, Id
 
 from jobpipe_registry.credentials import Sasl
 from jobpipe_registry.registry_errors import BadOption, Unavailable
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.zookeeper import kazoo_client
 from jobpipe_registry.zookeeper.kazoo_client import _for_kazoo, check_options
 from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
@@ -159,7 +159,7 @@ def test_what_kazoo_is_told() -> None:
         "service": "zk",
         "principal": "a@B",
     }
-    parsed = Options.parse({"sasl.mechanism": "GSSAPI", "sasl.principal": "a@B"})
+    parsed = RegistryOptions.parse({"sasl.mechanism": "GSSAPI", "sasl.principal": "a@B"})
     assert parsed.sasl == Sasl("GSSAPI", principal="a@B")
     assert parsed.identity == "SASL GSSAPI as a@B"
 
@@ -167,4 +167,4 @@ def test_what_kazoo_is_told() -> None:
 def test_a_missing_package_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kazoo_client.importlib.util, "find_spec", lambda name: None if name == "kerberos" else object())
     with pytest.raises(BadOption, match="pip install kerberos"):
-        check_options(Options.parse({"sasl.mechanism": "GSSAPI"}))
+        check_options(RegistryOptions.parse({"sasl.mechanism": "GSSAPI"}))

@@ -18,8 +18,8 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 
 from jobpipe_registry.registry_errors import BadOption, Unavailable
-from jobpipe_registry.start_options import Options
-from jobpipe_registry.zookeeper.acl import Exposed
+from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.zookeeper.acl import ExposedNode
 from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
 from tests.registry.secured import Authority, SecuredZooKeeper
@@ -457,8 +457,8 @@ def test_nodes_that_strangers_may_change_are_found_and_mended(
     found = {node.path: node for node in handler.exposed_nodes()}
     alice = other(lenient.endpoint, "alice")
     assert set(found) == set(nodes_below(alice, "/old"))
-    assert found["/old/topics/orders/parallel-1"] == Exposed("/old/topics/orders/parallel-1", "crwda")
-    assert found["/old/topics/orders/foreign"] == Exposed("/old/topics/orders/foreign", "r")
+    assert found["/old/topics/orders/parallel-1"] == ExposedNode("/old/topics/orders/parallel-1", "crwda")
+    assert found["/old/topics/orders/foreign"] == ExposedNode("/old/topics/orders/foreign", "r")
     for node in found.values():
         if node.writable:
             handler.protect(node.path)
@@ -499,7 +499,7 @@ def test_a_password_shows_nowhere(
     assert texts
     assert [text for text in texts if "canary" in text] == []
     assert "canary" not in "".join(capfd.readouterr())
-    assert "canary" not in repr(Options.parse(options))
+    assert "canary" not in repr(RegistryOptions.parse(options))
     assert "canary" not in " ".join(psutil.Process().cmdline())
 
 

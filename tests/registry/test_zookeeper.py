@@ -19,7 +19,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from jobpipe_registry.registry_errors import Unavailable
-from jobpipe_registry.zookeeper.kazoo_client import Client
+from jobpipe_registry.zookeeper.kazoo_client import RegistryClient
 from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy
 from tests.registry.worlds import Recorder, ZooKeeperWorld, eventually, owner, record
@@ -113,13 +113,13 @@ def test_a_new_session_asks_the_leader_first(zookeeper_world: ZooKeeperWorld, mo
     """Its server may lag behind: what others wrote before it began would be missing in its reads."""
     asked: list[str] = []
     for name in ("sync_async", "get_async"):
-        method = getattr(Client, name)
+        method = getattr(RegistryClient, name)
 
-        def noted(self: Client, *given: Any, name: str = name, method: Any = method, **named: Any) -> Any:
+        def noted(self: RegistryClient, *given: Any, name: str = name, method: Any = method, **named: Any) -> Any:
             asked.append(name)
             return method(self, *given, **named)
 
-        monkeypatch.setattr(Client, name, noted)
+        monkeypatch.setattr(RegistryClient, name, noted)
     handler = zookeeper_world.handler()
     assert asked[:2] == ["sync_async", "get_async"]
     asked.clear()

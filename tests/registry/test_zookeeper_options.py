@@ -8,8 +8,8 @@ import pytest
 
 from jobpipe_registry.credentials import Grant, Sasl, parse_acl
 from jobpipe_registry.registry_errors import BadOption
-from jobpipe_registry.start_options import Options
-from jobpipe_registry.zookeeper.acl import Exposed, exposed, to_kazoo
+from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.zookeeper.acl import ExposedNode, exposed, to_kazoo
 
 ALL = "crwda"
 DIGEST = {"sasl.mechanism": "DIGEST-MD5", "sasl.username": "alice", "sasl.password": "canary-1"}
@@ -47,7 +47,7 @@ def test_bad_acl(text: str) -> None:
     ],
 )
 def test_the_acl_that_none_is_given_for(options: dict[str, str], grant: Grant) -> None:
-    assert Options.parse(options).acl == (grant,)
+    assert RegistryOptions.parse(options).acl == (grant,)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_the_acl_that_none_is_given_for(options: dict[str, str], grant: Grant) -
 )
 def test_the_option_is_blamed(options: dict[str, str], blamed: str) -> None:
     with pytest.raises(BadOption) as caught:
-        Options.parse(options)
+        RegistryOptions.parse(options)
     assert caught.value.option == blamed
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
     assert (again.option, str(again)) == (blamed, str(caught.value))
 
 
 def test_no_text_has_the_password() -> None:
-    options = Options.parse(DIGEST)
+    options = RegistryOptions.parse(DIGEST)
     assert options.sasl == Sasl("DIGEST-MD5", "alice", "canary-1")
     assert "canary" not in f"{options!r} {options} {options.sasl} {options.identity}"
     assert options.identity == "SASL DIGEST-MD5 as 'alice'"
@@ -91,4 +91,4 @@ def test_no_text_has_the_password() -> None:
 )
 def test_what_strangers_may_do_too_much(found: str, wanted: str, letters: str) -> None:
     answer = exposed("/a", to_kazoo(parse_acl(found)), parse_acl(wanted))
-    assert answer == (Exposed("/a", letters) if letters else None)
+    assert answer == (ExposedNode("/a", letters) if letters else None)

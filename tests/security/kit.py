@@ -22,7 +22,7 @@ from cryptography.x509 import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import connect
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.tls.certificates import NODE_LIFE, SERVER, init_ca, issue
 from jobpipe.net.tls.key_files import read_ca
 from jobpipe.net.tls.peer_names import subscription_name, topic_server_name
@@ -33,7 +33,7 @@ from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.zookeeper import settings_of
 
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-TIMING = Timing(connect=10, handshake=10, hello=10, welcome=10)  # the machine is shared
+TIMING = LinkTimeouts(connect=10, handshake=10, hello=10, welcome=10)  # the machine is shared
 TOPIC = "orders"
 
 ACCESS = """

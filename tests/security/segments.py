@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from jobpipe.errors import JobpipeError
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.reading.catalog_reader import CatalogReader
@@ -44,7 +44,7 @@ from tests.store.build import SCHEMA, open_log
 from tests.wire.kit import HELLO, WELCOME
 
 MEMORY = 4 * 2**30  # address space of the process: a bomb that is taken ends it
-TIMING = Timing()
+TIMING = LinkTimeouts()
 WANTED = part_fetch.FetchRange("orders", Position("log-1", 1, 0), Position("log-1", 1, 1), 0, "127.0.0.1:1")
 NESTED = pa.schema(
     [
@@ -87,9 +87,9 @@ def segment(batches: list[pa.RecordBatch], compression: str) -> tuple[bytes, Seg
 def stream(header: dict[str, Any], chunks: list[tuple[bytes, int]], batches: int) -> bytes:
     """Return what a data server says to one request."""
     server = Connection(Side.SERVER)
-    server.machine.apply(Side.CLIENT, HELLO)
+    server.state.apply(Side.CLIENT, HELLO)
     server.send(WELCOME)
-    server.machine.apply(Side.CLIENT, Request(1, "fetch", {}))
+    server.state.apply(Side.CLIENT, Request(1, "fetch", {}))
     server.send(Part(1, header))
     said = server.data_to_send()
     for payload, crc in chunks:

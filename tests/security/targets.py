@@ -36,7 +36,7 @@ def frames(data: bytes) -> None:
     else:
         connection = Connection(Side.CLIENT, split_data=bool(how & 2))
         connection.send(HELLO)
-        connection.machine.apply(Side.SERVER, WELCOME)
+        connection.state.apply(Side.SERVER, WELCOME)
         for number in range(1, 5):
             connection.send(Request(number, "read", {}))
         connection.data_to_send()

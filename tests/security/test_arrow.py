@@ -14,7 +14,7 @@ from jobpipe.errors import RemoteProtocolError, SchemaMismatch, SegmentCorrupt, 
 from jobpipe.operations.data_operations import PartHeader
 from jobpipe.store.spool.segment import BOMB_FLOOR, MAX_DEPTH, SegmentWriter, check_schema
 from jobpipe.subscribing.fetching.part_fetch import _decode
-from tests.net.test_decode import Chunks, header_of, source
+from tests.net.test_part_decoding import Chunks, header_of, source
 
 
 def sealed(*batches: pa.RecordBatch, codec: Any = None) -> bytes:

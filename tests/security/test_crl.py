@@ -16,7 +16,7 @@ from jobpipe.net.tls.certificates import NODE_LIFE, describe, ensure_home, init_
 from jobpipe.net.tls.expiry_warnings import ExpiryWatch, expiries
 from jobpipe.net.tls.revocation import CRL_LIFE, describe_crls, revoke
 from jobpipe.net.tls.tls_context import Credentials, ServerTls, client_context, latest_context, server_context
-from tests.net.test_tls import handshake
+from tests.net.test_tls_context import handshake
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 NAME = "orders.topic.jobpipe"
@@ -195,7 +195,7 @@ def test_each_warning_once(files: Credentials, caplog: pytest.LogCaptureFixture)
         caplog.clear()
         clock[0] += 3600.0
         for _ in range(5):
-            watch.look(at)
+            watch.log_due(at)
         return [Path(record.args[0]).name for record in caplog.records]  # type: ignore[index, arg-type]
 
     end = next(item.end for item in expiries(files) if item.path == files.cert)

@@ -18,7 +18,7 @@ from jobpipe.net.links.async_link import connect
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RENEW
 from jobpipe.net.servers import listener as net_listener
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.net.servers.served_link import ServedLink
 from jobpipe.net.tls.certificates import NODE_LIFE, issue
 from jobpipe.net.tls.tls_context import Credentials, ServerTls, client_context, server_context
@@ -181,7 +181,7 @@ def test_a_refused_client_that_stays_is_let_go(world: World) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         async with contextlib.AsyncExitStack() as stack:
-            server = Server(Echo(), tls=served, timing=TIMING)
+            server = LinkServer(Echo(), tls=served, timing=TIMING)
             listener = bound()
             endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
             await server.start(listener)
@@ -228,7 +228,7 @@ def test_who_is_greeted_while_trust_changes_proves_itself_again(world: World) ->
 
     async def main() -> None:
         changing = Changing()
-        server = Server(Echo(), tls=changing, timing=TIMING)
+        server = LinkServer(Echo(), tls=changing, timing=TIMING)
         sock = bound()
         place = sock.getsockname()
         await server.start(sock)
@@ -258,7 +258,7 @@ def test_a_new_context_counts_for_the_next_connection(world: World) -> None:
     async def main() -> None:
         mode = Mode(Authority(*[world.orders.ca, world.orders.cert, world.orders.key] * 2))
         changing = Changing()
-        server = Server(Echo(), tls=changing, timing=TIMING)
+        server = LinkServer(Echo(), tls=changing, timing=TIMING)
         sock = bound()
         endpoint = Endpoint("127.0.0.1", sock.getsockname()[1])
         await server.start(sock)

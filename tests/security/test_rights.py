@@ -26,7 +26,7 @@ from jobpipe.errors import (
     TopicOwned,
 )
 from jobpipe.net.links.blocking_link import BlockingLink
-from jobpipe.net.links.event_loop_thread import Portal
+from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.servers.write_tokens import log_place
 from jobpipe.net.tls.certificates import issue
 from jobpipe.net.tls.peer_names import topic_server_name
@@ -335,8 +335,8 @@ def test_the_publisher_shows_its_secret_with_each_link(served: Served) -> None:
         assert link is not None
         asking = partial(link.call, "nonsense", {"job": channel._secret()}, LARGE, timeout=20.0)
         with pytest.raises(RemoteProtocolError, match="nonsense"):
-            Portal.get().run(asking, 25.0, doing="asking")
-        Portal.get().run(link.close, 5.0, doing="closing")
+            EventLoopThread.get().run(asking, 25.0, doing="asking")
+        EventLoopThread.get().run(link.close, 5.0, doing="closing")
         served.publisher.status()
         assert channel._link is not link
 

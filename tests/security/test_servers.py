@@ -15,7 +15,7 @@ import jobpipe
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.errors import PeerNotTrusted
 from jobpipe.net.address import Endpoint
-from jobpipe.net.servers.link_server import Server
+from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.net.tls.certificates import NODE_LIFE, describe, issue
 from jobpipe.net.tls.revocation import revoke
 from jobpipe.net.tls.tls_context import Credentials, client_context
@@ -40,7 +40,7 @@ def rogue(files: Credentials, version: ssl.TLSVersion | None = None) -> Iterator
     ended = asyncio.Event()
 
     async def serve() -> None:
-        server = Server(echo, tls=context, timing=TIMING)
+        server = LinkServer(echo, tls=context, timing=TIMING)
         sock = bound()
         places.append(Endpoint("127.0.0.1", sock.getsockname()[1]))
         await server.start(sock)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.handlers.admin_handlers import ControlService
+from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.errors import ConfigError, JobpipeError, SubscriptionNotFound, from_fault
 from jobpipe.net.links.socket_options import for_clients
 from jobpipe.net.servers import audit_log as auditing
@@ -81,7 +81,7 @@ def test_changes_and_what_changes_nothing_fill_no_log(
     caplog.set_level(logging.INFO, "jobpipe.audit")
     for known in ("_limited", "_changes"):
         monkeypatch.setattr(auditing, known, OrderedDict())
-    service = ControlService(None, None, "")  # type: ignore[arg-type]
+    service = AdminHandlers(None, None, "")  # type: ignore[arg-type]
     link = SimpleNamespace(peer_names=("noisy",), peer="h:1", hello=SimpleNamespace(instance="i"))
     at: Any = SimpleNamespace(link=link, topic=SimpleNamespace(topic="orders"))
     (operation,) = [each for each in CONTROL.values() if each.request is type(asked)]

@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.config import load
 from jobpipe.coordinator.handlers.operation_rights import require_operation
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import ConfigError, NotAuthorized
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ
 from jobpipe.net.tls.certificates import describe, issue
@@ -21,8 +21,8 @@ from tests.security.kit import World, full, settings
 REMOTE = {"registerserver.connect": "zk1:2181"}
 
 
-def trust(tmp_path: Path, **changes: str) -> Trust:
-    return Trust(load(overrides=full({"home": str(tmp_path / "home"), **changes}), environ={}))
+def trust(tmp_path: Path, **changes: str) -> PeerAuthentication:
+    return PeerAuthentication(load(overrides=full({"home": str(tmp_path / "home"), **changes}), environ={}))
 
 
 def link(*names: str) -> Any:

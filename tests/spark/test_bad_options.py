@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from jobpipe.config import shown
+from jobpipe.config import masked_repr
 from tests.config.bad_options import BAD, TOGETHER, Bad, Together, beside
 from tests.spark.kit import Place, Received
 
@@ -68,7 +68,7 @@ def start(spark: SparkSession, place: Place, options: dict[str, str]) -> None:
 
 def line(option: str, bad: Bad) -> str:
     """Return what the message has to say of an option, up to what is expected."""
-    return f"  option: {option} = {shown(bad.value)}: expected "
+    return f"  option: {option} = {masked_repr(bad.value)}: expected "
 
 
 def rounds() -> list[dict[str, Bad]]:

@@ -12,7 +12,7 @@ import pytest
 
 import jobpipe
 from jobpipe.errors import ConfigError
-from jobpipe.spark.session.launch_settings import Launch, launch, parse_command, require_installed
+from jobpipe.spark.session.launch_settings import LaunchSettings, launch, parse_command, require_installed
 
 JAVA = "-cp /a:/b -Xmx1g --add-opens java.base/java.lang=ALL-UNNAMED -Dspark.jobpipe.java=java -Dspark.x=y"
 SUBMIT = f"{JAVA} org.apache.spark.deploy.SparkSubmit"
@@ -119,7 +119,7 @@ def test_parallelism_as_far_as_it_is_settled(
 ) -> None:
     """A process of a format's writer has no session to ask."""
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert Launch(conf).parallelism == expected
+    assert LaunchSettings(conf).parallelism == expected
 
 
 @pytest.mark.parametrize(

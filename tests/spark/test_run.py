@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.spark.termination import job_signals, query_stop
-from jobpipe.spark.termination.query_stop import GentleEnd
+from jobpipe.spark.termination.query_stop import GracefulStop
 from tests.spark.jobs.session import started
 from tests.spark.kit import JOB_SECONDS, JOBS, PATIENCE, ROOT, Place, our_lines, until
 
@@ -203,7 +203,7 @@ def test_a_micro_batch_that_has_begun_runs_to_its_end(spark: SparkSession, tmp_p
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     try:
         until(asked.exists, "the source is asked")
-        ending = GentleEnd(query)
+        ending = GracefulStop(query)
         assert not ending.poll()
         go.touch()
         until(ending.poll, "the end")
@@ -225,7 +225,7 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
     checkpoint, gate, second = tmp_path / "checkpoint", threading.Event(), threading.Event()
     begun: list[int] = []
     looked: list[str] = []
-    real = query_stop._look
+    real = query_stop._current_phase
 
     def gated(df: DataFrame, batch_id: int) -> None:
         begun.append(batch_id)
@@ -241,12 +241,12 @@ def test_the_next_micro_batch_cannot_begin_while_the_end_is_prepared(
         looked.append(answer.name)
         return answer
 
-    monkeypatch.setattr(query_stop, "_look", slowly)
+    monkeypatch.setattr(query_stop, "_current_phase", slowly)
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
     query = rows.writeStream.foreachBatch(gated).option("checkpointLocation", str(checkpoint)).start()
     try:
         until(lambda: begun, "the first micro-batch")
-        ending = GentleEnd(query)
+        ending = GracefulStop(query)
         until(ending.poll, "the end")
         assert query.exception() is None
     finally:
@@ -273,7 +273,7 @@ def test_a_second_signal_ends_at_once(
 
 def test_signals_of_one_ctrl_c_are_one() -> None:
     """A terminal signals Spark's JVM as well, which passes it on."""
-    noted = job_signals.Signals()
+    noted = job_signals.JobSignals()
     with noted.noted():
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)
@@ -352,9 +352,9 @@ def test_an_idle_query_ends_at_one_of_the_first_looks(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark lets go of its lock for a hundredth of each second: it is waited for, or the end would take many looks."""
-    gate, looks, look = Gate(), [], GentleEnd._no_more_batches
+    gate, looks, look = Gate(), [], GracefulStop._no_more_batches
     gate.open.set()
-    monkeypatch.setattr(GentleEnd, "_no_more_batches", lambda end: bool(looks.append(1)) or look(end))
+    monkeypatch.setattr(GracefulStop, "_no_more_batches", lambda end: bool(looks.append(1)) or look(end))
     with gated(spark, place, "idle", gate) as query:
         until(lambda: gate.done and query.status["message"].startswith("Getting offsets"), "nothing more to read")
         assert jobpipe.run(query, sinks=[], timeout=2.0) == 1

@@ -13,7 +13,7 @@ import pytest
 from jobpipe.errors import LinkError
 from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.spark.options.partitioner import Partitioner
-from jobpipe.spark.sink.segment_writers import Rows, _is_small, write_collected
+from jobpipe.spark.sink.segment_writers import RowLayout, _is_small, write_collected
 from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
 from jobpipe.store.spool.spool_files import new_write_id
 
@@ -77,7 +77,7 @@ def test_what_is_cast_is_judged_by_what_it_becomes(target: WriteTarget, rows: in
     """The published type may be the larger one: 16 bytes for one."""
     batch = pa.record_batch({"column0": pa.array([n % 100 for n in range(rows)], pa.int8())})
     assert batch.nbytes < INLINE_MAX // 4
-    wanted = Rows(pa.schema({"column0": pa.decimal128(38, 2)}), Partitioner.choose("t", None, None))
+    wanted = RowLayout(pa.schema({"column0": pa.decimal128(38, 2)}), Partitioner.choose("t", None, None))
 
     def write() -> list[SegmentInfo]:
         return write_collected([batch], target, wanted, lambda: True)

@@ -21,7 +21,7 @@ from jobpipe.arrow import schema_validation
 from jobpipe.arrow.schema_validation import MAX_DEPTH
 from jobpipe.errors import ConfigError, RowTooLarge, SchemaMismatch, UnsupportedType
 from jobpipe.spark.schema.spark_arrow_schema import PASSING, arrow_schema, check_types, spark_schema
-from tests.publisher.test_readable import CONVERTED
+from tests.arrow.test_schema_validation import CONVERTED
 from tests.spark.kinds import VALUES, selected
 from tests.spark.kit import Place, Received, run_to_end
 from tests.troubleshooting import on_page

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jobpipe
 from jobpipe.admin import Admin
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import LinkError, TopicNotFound
 from jobpipe.publishing.coordinator_launcher import parent_of
 from jobpipe.publishing.serving.shared_coordinator import attach_for, end_shared
@@ -48,7 +48,7 @@ def kill_coordinator(place: Place) -> None:
     process.wait(30)
 
 
-def jvm() -> Parent:
+def jvm() -> WatchedParent:
     """Return the JVM of the session."""
     (found,) = [
         each for each in psutil.Process().children(recursive=True) if each.name() == "java" and SUBMIT in each.cmdline()

@@ -13,7 +13,7 @@ from jobpipe import JobPipeSink
 from jobpipe.config.definitions.writer_options import MAX_BATCH_ID, REFUSED, WRITER_OPTIONS
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.write_options import WriterOptions
-from jobpipe.spark.session.launch_settings import Launch
+from jobpipe.spark.session.launch_settings import LaunchSettings
 from tests.spark import kit
 
 SCHEMA = StructType().add("id", LongType()).add("note", StringType())
@@ -30,13 +30,13 @@ def parse(
     given: Mapping[str, str] | None = None,
     *,
     streaming: bool = True,
-    launch: Launch | None = None,
+    launch: LaunchSettings | None = None,
     settings: Mapping[str, str] | None = None,
     **more: str,
 ) -> WriterOptions:
     """Parse the options of a writer of the topic orders."""
     options = {"topic": "orders", **(given or {}), **more}
-    return WriterOptions.parse(options, launch or Launch(), settings or {}, streaming=streaming)
+    return WriterOptions.parse(options, launch or LaunchSettings(), settings or {}, streaming=streaming)
 
 
 def refused(given: Mapping[str, str] | None = None, *, streaming: bool = True, **more: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ def test_sparks_own_options_are_left_alone() -> None:
 
 def test_what_the_launch_says() -> None:
     conf = {"spark.master": "local[7]", "spark.app.name": "nightly", "spark.sql.caseSensitive": "TRUE"}
-    options = parse(launch=Launch(conf))
+    options = parse(launch=LaunchSettings(conf))
     assert (options.parallelism, options.application, options.case_sensitive) == (7, "nightly", True)
 
 
@@ -180,7 +180,7 @@ def test_keys_with_and_without_our_name(name: str) -> None:
 def test_options_that_are_keys_too() -> None:
     """They win over Spark's properties, and over what Spark would do."""
     settings = {"spark.jobpipe.acks": "stored", "spark.jobpipe.parallelism": "5", "spark.jobpipe.acks.timeout": "9s"}
-    options = parse(settings=settings, launch=Launch({"spark.master": "local[7]"}))
+    options = parse(settings=settings, launch=LaunchSettings({"spark.master": "local[7]"}))
     assert (options.config.acks, options.parallelism, options.config.acks_timeout) == ("stored", 5, 9.0)
     for acks, parallelism in (("acks", "parallelism"), ("jobpipe.acks", "jobpipe.parallelism")):
         options = parse({acks: "all", parallelism: "3"}, settings=settings, required_subscribers="billing")
@@ -235,7 +235,7 @@ def test_all_at_once() -> None:
     given = {name: value for name, value in BAD.items() if name != "config"}
     strange = {"topik": "x", "replace": "true", "path": "orders", "subscribe": "orders", "acks.timeout": "soon"}
     with pytest.raises(ConfigError) as caught:
-        WriterOptions.parse({**given, **strange}, Launch(), {}, streaming=False)
+        WriterOptions.parse({**given, **strange}, LaunchSettings(), {}, streaming=False)
     message = caught.value.message
     keys = [problem["key"] for problem in caught.value.fields["problems"]]
     assert sorted(keys) == sorted(["topic", *given, "topik", "replace", "path", "subscribe", "jobpipe.acks.timeout"])
@@ -276,7 +276,7 @@ def test_a_query_is_one_writer_whoever_makes_it() -> None:
     """Spark makes a writer for each micro-batch, in any process: the same options are the same query."""
     given = {"partition_by": "id", "checkpointlocation": "/checkpoints/a"}
     first = parse(given)
-    again = parse(dict(reversed(given.items())), launch=Launch({"spark.app.name": "x"}))
+    again = parse(dict(reversed(given.items())), launch=LaunchSettings({"spark.app.name": "x"}))
     assert first.writer == again.writer
     assert len(first.writer) == 32
     assert int(first.writer, 16) >= 0

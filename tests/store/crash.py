@@ -69,7 +69,7 @@ def _arm(failpoint: str) -> None:
 def publish(said: Connection, home: Path, where: str, failpoint: str) -> None:
     """Seal the next batch, acknowledge all but that one, remove what is acknowledged. Odd batches are inline."""
     log = open_log(home, fsync=True)
-    log.retirer.sweep(set())
+    log.cleaner.sweep(set())
     log.subscriptions.subscribe("s")
     grant = log.subscriptions.grant("s", {})
     log.subscriptions.first_position("s", log.batches.tail())
@@ -86,7 +86,7 @@ def publish(said: Connection, home: Path, where: str, failpoint: str) -> None:
     said.send(("acknowledged", log.batches.head().n - 1))
     if where == "retain":
         _arm(failpoint)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     said.send(("removed", log.batches.tail().n))
     log.close()
 
@@ -94,7 +94,7 @@ def publish(said: Connection, home: Path, where: str, failpoint: str) -> None:
 def publish_for_ever(said: Connection, home: Path) -> None:
     """Go on until killed; send the head after each seal."""
     log = open_log(home, fsync=True)
-    log.retirer.sweep(set())
+    log.cleaner.sweep(set())
     grant = log.subscriptions.grant("s", {})
     said.send(log.batches.head().n)
     while True:
@@ -102,7 +102,7 @@ def publish_for_ever(said: Connection, home: Path) -> None:
         seal(log, n, [[5, 5], [5]], inline=n % 2 == 1)
         said.send(n + 1)
         log.subscriptions.acknowledge("s", grant, log.batches.at(n))
-        log.retirer.retain(ALL)
+        log.cleaner.retain(ALL)
 
 
 def watch(said: Connection, home: Path) -> None:
@@ -190,8 +190,8 @@ def hold(said: Connection, home: Path, what: str, failpoint: str) -> None:
         case "release":
             log.holds.release("h", "control")
         case "expire":
-            log.retirer.retain(ALL)
+            log.cleaner.retain(ALL)
         case "overtake":
-            log.retirer.drop_oldest(3 * log.used_bytes() // 6)
+            log.cleaner.drop_oldest(3 * log.used_bytes() // 6)
         case "require":
             log.required.change("late", required=True)

@@ -183,7 +183,7 @@ def test_a_commit_of_unknown_outcome_ends_the_log(
             seal(log, 1)
         assert caught.value.fields["reopen"]
         with pytest.raises(SpoolError):
-            log.retirer.sweep(set())  # the files may belong to the batch whose outcome is unknown
+            log.cleaner.sweep(set())  # the files may belong to the batch whose outcome is unknown
         assert (log.segments / str(segments[0].file)).exists()
     log._db.close()
 
@@ -210,7 +210,7 @@ def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpoolError):
         seal(log, 0, inline=False)
     with pytest.raises(SpoolError):
-        log.retirer.sweep(set())
+        log.cleaner.sweep(set())
     log.close()
 
 

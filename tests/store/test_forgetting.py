@@ -29,7 +29,7 @@ def publish_once(home: Path, number: int) -> Position:
     log = open_log(home)
     end = seal(log, 0, query=series_id(f"job:run-{number}", once=True))
     log.clock.tick(ONCE_KEPT / 3)
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     log.close()
     return end
 
@@ -55,10 +55,10 @@ def test_publishers_that_write_nothing_leave_little(tmp_path: Path, monkeypatch:
     log.close()
     for _ in range(9):
         log = open_log(tmp_path)
-        log.retirer.retain(ALL)
+        log.cleaner.retain(ALL)
         log.close()
     log = open_log(tmp_path)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     assert sizes(log)["epochs"] == 4  # of the batch, and the newest three
     log.batches.check(end)
     assert log.batches.at(1) == end
@@ -78,7 +78,7 @@ def test_an_epoch_that_was_given_out_fences_what_is_lowered(tmp_path: Path) -> N
     open_log(tmp_path, epoch=5).close()
     stands = open_log(tmp_path, epoch=7)
     high = open_log(tmp_path, epoch=2000)
-    high.retirer.retain(ALL)
+    high.cleaner.retain(ALL)
     high.close()
     lower_epochs(tmp_path / TOPIC, TOPIC, 1000, 10**9, fsync=False, shared=False)
     with pytest.raises(Fenced):
@@ -107,11 +107,11 @@ def test_a_series_is_known_for_a_week_and_its_batch(tmp_path: Path) -> None:
     for name in (for_ever, once, "query"):
         end = seal(log, 0, query=name)
     log.clock.tick(ONCE_KEPT + 1)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     assert log.batches.last_sealed(once) is not None  # its batch is there
     log.subscriptions.acknowledge("s", grant, end)
-    log.retirer.retain(ALL)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
+    log.cleaner.retain(ALL)
     assert log.batches.last_sealed(once) is None
     assert log.batches.last_sealed(for_ever) is not None
     assert log.batches.last_sealed("query") is not None
@@ -123,8 +123,8 @@ def test_the_newest_query_is_not_forgotten(tmp_path: Path) -> None:
     once = series_id("job:run", once=True)
     seal(log, 0, query=once)
     log.clock.tick(ONCE_KEPT * 2)
-    log.retirer.retain(ALL)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
+    log.cleaner.retain(ALL)
     newest = log.batches.newest_query()
     assert newest is not None
     assert newest["query_id"] == once

@@ -40,17 +40,17 @@ def take(log: TopicLog, n: int, name: str = "nightly.audit", owner: str = "contr
 def test_retention_keeps_what_is_held_and_takes_it_afterwards(log: TopicLog, tmp_path: Path) -> None:
     take(log, 2)
     take(log, 4, "weekly.report")
-    assert log.retirer.retain(ALL, need=1 << 40).batches == 2
+    assert log.cleaner.retain(ALL, need=1 << 40).batches == 2
     with contextlib.closing(CatalogReader.open(tmp_path / TOPIC, TOPIC)) as reader:
         assert len(read(reader, log.batches.tail(), log.batches.head(), 0)) == 4
     assert take(log, 3).offset == 3
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     log.holds.release("nightly.audit", "control")
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     assert log.holds.release("weekly.report", "control", dry_run=True).offset == 4
-    assert log.retirer.retain(ALL).batches == 0
+    assert log.cleaner.retain(ALL).batches == 0
     take(log, 6, "weekly.report")
-    assert log.retirer.retain(ALL).batches == 2
+    assert log.cleaner.retain(ALL).batches == 2
     assert (log.batches.tail_n(), log.used_bytes()) == (6, 0)
 
 
@@ -70,13 +70,13 @@ def test_a_request_that_is_late_or_comes_twice_moves_nothing(log: TopicLog) -> N
         again = take(log, n, max_time=2 * DAY)
         assert (again.offset, again.since, again.max_time) == (4, 100.0, 2 * DAY)
         assert again.left == pytest.approx(2 * DAY - 100.0)
-    assert log.retirer.retain(ALL).batches == 4
+    assert log.cleaner.retain(ALL).batches == 4
     assert take(log, 0).offset == 4, "what was removed meanwhile is no matter of a late request"
     assert take(log, 5).since == 0.0
 
 
 def test_what_is_gone_cannot_be_held(log: TopicLog) -> None:
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     with pytest.raises(DataLoss, match="batches 3 to 5 are missing"):
         take(log, 3)
     assert log.holds.all() == []
@@ -89,10 +89,10 @@ def test_a_hold_ends_when_it_was_not_moved_in_time(log: TopicLog, caplog: pytest
     log.clock.tick(DAY / 2)
     take(log, 4, "other")
     log.clock.tick(DAY / 2 - 1.0)
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     log.clock.tick(1.0)
     with caplog.at_level(logging.WARNING):
-        assert log.retirer.retain(ALL).batches == 3, "what the other one keeps stays"
+        assert log.cleaner.retain(ALL).batches == 3, "what the other one keeps stays"
     assert "hold nightly.audit of control was dropped: not moved for its max_time; from offset 1 on" in caplog.text
     other, gap = log.holds.all()
     assert (other.name, other.gap) == ("other", None)
@@ -107,19 +107,19 @@ def test_time_counts_from_when_there_is_something_to_read(log: TopicLog) -> None
     """On a quiet topic a schedule moves its hold nowhere, and nobody waits for it."""
     take(log, 6)
     log.clock.tick(10 * DAY)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     assert log.holds.get("nightly.audit").gap is None
     seal(log, 6)
     assert log.holds.get("nightly.audit").left == pytest.approx(DAY)
     log.clock.tick(DAY)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     assert log.holds.get("nightly.audit").gap == module.EXPIRED
 
 
 def test_what_only_serves_drops_no_hold(log: TopicLog) -> None:
     take(log, 1)
     log.clock.tick(2 * DAY)
-    assert log.retirer.retain(replace(ALL, expire_holds=False)).batches == 1
+    assert log.cleaner.retain(replace(ALL, expire_holds=False)).batches == 1
     assert log.holds.get("nightly.audit").gap is None
 
 
@@ -128,7 +128,7 @@ def test_drop_oldest_passes_over_holds_and_reports_them(log: TopicLog) -> None:
     take(log, 1)
     take(log, 5, "other")
     log.leases.hold("read", 4, 5, 60.0)
-    log.retirer.drop_oldest(1 << 40)
+    log.cleaner.drop_oldest(1 << 40)
     assert log.batches.tail_n() == 4
     assert [(hold.name, hold.gap, hold.lost) for hold in log.holds.all()] == [
         ("other", None, 0),
@@ -161,15 +161,15 @@ def test_they_are_bounded(log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> Non
         take(log, 1, "d", owner="third")
     take(log, 2, "a")
     log.clock.tick(DAY)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     for name in ("d", "e"):
         take(log, 6, name)
     seal(log, 6)
     log.clock.tick(DAY)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     assert [hold.name for hold in log.holds.all()] == ["a", "d", "e"], "as many gaps are told, the newest"
     log.clock.tick(FORGET_SECONDS)
-    log.retirer.retain(ALL)
+    log.cleaner.retain(ALL)
     assert log.holds.all() == []
 
 
@@ -177,7 +177,7 @@ def test_a_gap_counts_for_nobody(log: TopicLog, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "MAX_OWN_HOLDS", 1)
     take(log, 1, "a")
     log.clock.tick(DAY)
-    log.retirer.retain(replace(ALL, time=1e9, bytes=1 << 40))
+    log.cleaner.retain(replace(ALL, time=1e9, bytes=1 << 40))
     take(log, 2, "b")
     with pytest.raises(ConfigError, match="1 holds of control"):
         take(log, 2, "a")
@@ -191,7 +191,7 @@ def test_they_outlive_the_coordinator(log: TopicLog, tmp_path: Path) -> None:
     assert again.holds.get("nightly.audit").since == 50.0
     again.holds.clip(60.0)
     assert again.holds.get("nightly.audit").left == 10.0
-    assert again.retirer.retain(ALL).batches == 2
+    assert again.cleaner.retain(ALL).batches == 2
     again.close()
     assert read_spool(tmp_path / TOPIC, TOPIC).held == {"nightly.audit": 4}
 

@@ -32,7 +32,7 @@ def test_a_late_seal_of_files_that_tidying_may_have_removed(tmp_path: Path, host
     log = open_log(tmp_path)
     batch, segments = late(log, host=host)
     later = new_write_id()
-    assert log.retirer.orphans([str(segments[0].file)], {later}) == [
+    assert log.cleaner.orphans([str(segments[0].file)], {later}) == [
         segments[0].file
     ]  # the list goes to the host server
     with pytest.raises(SpoolError, match="another batch has begun since"):

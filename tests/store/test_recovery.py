@@ -20,7 +20,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import SEVERAL, RecoveryPoint
 from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import TopicLog
-from jobpipe.store.reading.change_feed import Followed
+from jobpipe.store.reading.change_feed import ChangeFeedPage
 from tests.store.build import TOPIC, look_into, open_log, seal
 
 
@@ -466,7 +466,7 @@ def test_an_older_point_does_not_say_how_a_batch_was_divided(tmp_path: Path) -> 
     assert RecoveryPoint.from_text(json.dumps(text)).division == ""
 
 
-def cursors_of(found: Followed) -> list[Position]:
+def cursors_of(found: ChangeFeedPage) -> list[Position]:
     """Return the places of a task's cursor as it reads what was found for its only partition."""
     (part,) = found.ranges
     told = FollowedPart(part.partition, part.start, part.end, part.fetch, tuple(map(held_part, part.held)))

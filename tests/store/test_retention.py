@@ -14,7 +14,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.retention import Retention
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.catalog_reader import CatalogReader
-from jobpipe.store.subscriptions.low_watermark import Frontier
+from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from tests.store.build import TOPIC, open_log, read, seal
 
 ALL = Retention(time=0, bytes=0, ack_grace=0, subscription_expiry=1e9)  # whatever is acknowledged may go
@@ -37,9 +37,9 @@ def test_nothing_goes_that_a_subscription_has_not_acknowledged(tmp_path: Path) -
     fast, slow = follow(log, "fast"), follow(log, "slow")
     ends = fill(log, 4)
     log.subscriptions.acknowledge("fast", fast, ends[3])
-    assert log.retirer.retain(ALL, need=1 << 40).batches == 0
+    assert log.cleaner.retain(ALL, need=1 << 40).batches == 0
     log.subscriptions.acknowledge("slow", slow, ends[1])
-    removed = log.retirer.retain(ALL)
+    removed = log.cleaner.retain(ALL)
     assert (removed.batches, removed.rows) == (2, 4)
     assert log.batches.tail() == ends[1]
     assert log.used_bytes() == log.status()["bytes"] == removed.bytes
@@ -50,9 +50,9 @@ def test_a_subscription_without_a_position_holds_all(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 2)
     log.subscriptions.subscribe("late")
-    assert log.retirer.retain(ALL).batches == 0
+    assert log.cleaner.retain(ALL).batches == 0
     log.subscriptions.first_position("late", log.batches.head())
-    assert log.retirer.retain(ALL).batches == 2
+    assert log.cleaner.retain(ALL).batches == 2
     log.close()
 
 
@@ -63,11 +63,11 @@ def test_a_live_declared_position_holds_what_is_acknowledged(tmp_path: Path) -> 
     ends = fill(log, 4)
     log.subscriptions.acknowledge("s", grant, ends[3])
     log.subscriptions.declare("s", grant, ends[0])
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     assert not log.subscriptions.acknowledge("s", grant, ends[1])  # late, and yet it tells where the holder is now
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     log.subscriptions.drop_declared("s")
-    assert log.retirer.retain(ALL).batches == 2
+    assert log.cleaner.retain(ALL).batches == 2
     log.close()
 
 
@@ -78,7 +78,7 @@ def test_a_new_grant_voids_what_the_old_holder_declared(tmp_path: Path) -> None:
     log.subscriptions.acknowledge("s", grant, ends[1])
     log.subscriptions.declare("s", grant, log.batches.tail())
     log.subscriptions.grant("s", {})
-    assert log.retirer.retain(ALL).batches == 2
+    assert log.cleaner.retain(ALL).batches == 2
     log.close()
 
 
@@ -90,16 +90,16 @@ def test_grace_counts_from_the_last_acknowledgement_in_uptime(tmp_path: Path) ->
     log.subscriptions.acknowledge("one", one, ends[2])
     log.clock.tick(100)
     log.subscriptions.acknowledge("two", two, ends[0])
-    assert log.retirer.retain(policy, need=1 << 40).batches == 0
+    assert log.cleaner.retain(policy, need=1 << 40).batches == 0
     log.clock.tick(30)
     log.subscriptions.acknowledge("two", two, ends[2])
-    assert log.retirer.retain(policy).batches == 0
+    assert log.cleaner.retain(policy).batches == 0
     log.clock.tick(30)
-    assert log.retirer.retain(policy).batches == 1
+    assert log.cleaner.retain(policy).batches == 1
     log.clock.tick(29)
-    assert log.retirer.retain(policy, need=1 << 40).batches == 0
+    assert log.cleaner.retain(policy, need=1 << 40).batches == 0
     log.clock.tick(1)
-    assert log.retirer.retain(policy).batches == 2
+    assert log.cleaner.retain(policy).batches == 2
     log.close()
 
 
@@ -108,14 +108,14 @@ def test_grace_starts_anew_after_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     grant = follow(log)
     log.subscriptions.acknowledge("s", grant, fill(log, 1)[0])
-    log.retirer.retain(policy)
+    log.cleaner.retain(policy)
     log.clock.tick(59)
     log.close()
     log = open_log(tmp_path)
     log.clock.tick(2)
-    assert log.retirer.retain(policy).batches == 0
+    assert log.cleaner.retain(policy).batches == 0
     log.clock.tick(60)
-    assert log.retirer.retain(policy).batches == 1
+    assert log.cleaner.retain(policy).batches == 1
     log.close()
 
 
@@ -125,14 +125,14 @@ def test_grace_starts_anew_when_a_holder_goes_back(tmp_path: Path) -> None:
     grant = follow(log)
     ends = fill(log, 2)
     log.subscriptions.acknowledge("s", grant, ends[1])
-    log.retirer.retain(policy)
+    log.cleaner.retain(policy)
     log.clock.tick(50)
     log.subscriptions.declare("s", grant, ends[0])
     log.subscriptions.acknowledge("s", grant, ends[1])
     log.clock.tick(10)
-    assert log.retirer.retain(policy).batches == 1  # only what lies before the place it went back to
+    assert log.cleaner.retain(policy).batches == 1  # only what lies before the place it went back to
     log.clock.tick(60)
-    assert log.retirer.retain(policy).batches == 1
+    assert log.cleaner.retain(policy).batches == 1
     log.close()
 
 
@@ -142,13 +142,13 @@ def test_acknowledged_batches_stay_within_time_and_bytes(tmp_path: Path) -> None
     fill(log, 2)
     log.clock.tick(300)
     fill(log, 2, first=2)
-    assert log.retirer.retain(policy).batches == 0
+    assert log.cleaner.retain(policy).batches == 0
     log.clock.tick(300)
-    assert log.retirer.retain(policy).batches == 2
+    assert log.cleaner.retain(policy).batches == 2
     each = log.used_bytes() // 2
-    assert log.retirer.retain(replace(policy, bytes=2 * each)).batches == 0
-    assert log.retirer.retain(replace(policy, bytes=2 * each - 1)).batches == 1
-    assert log.retirer.retain(policy, need=1).batches == 1
+    assert log.cleaner.retain(replace(policy, bytes=2 * each)).batches == 0
+    assert log.cleaner.retain(replace(policy, bytes=2 * each - 1)).batches == 1
+    assert log.cleaner.retain(policy, need=1).batches == 1
     assert log.used_bytes() == 0
     log.close()
 
@@ -158,7 +158,7 @@ def test_need_frees_no_more_than_it_must(tmp_path: Path) -> None:
     policy = Retention(time=NEVER, bytes=1 << 40, ack_grace=0, subscription_expiry=NEVER)
     fill(log, 10)
     each = log.used_bytes() // 10
-    removed = log.retirer.retain(policy, need=3 * each - 1)
+    removed = log.cleaner.retain(policy, need=3 * each - 1)
     assert (removed.batches, removed.bytes) == (3, 3 * each)
     log.close()
 
@@ -168,9 +168,9 @@ def test_nothing_goes_while_subscribers_are_missing(tmp_path: Path) -> None:
     policy = replace(ALL, min_subscribers=2)
     end = fill(log, 1)[0]
     log.subscriptions.acknowledge("a", follow(log, "a"), end)
-    assert log.retirer.retain(policy, need=1 << 40).batches == 0
+    assert log.cleaner.retain(policy, need=1 << 40).batches == 0
     log.subscriptions.acknowledge("b", follow(log, "b"), end)
-    assert log.retirer.retain(policy).batches == 1
+    assert log.cleaner.retain(policy).batches == 1
     log.close()
 
 
@@ -178,21 +178,21 @@ def test_a_lease_holds_until_it_is_over(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 4)
     log.leases.hold("read", 1, 3, 60)
-    assert log.retirer.retain(ALL, need=1 << 40).batches == 1
-    assert log.retirer.drop_oldest(1 << 40).batches == 0
+    assert log.cleaner.retain(ALL, need=1 << 40).batches == 1
+    assert log.cleaner.drop_oldest(1 << 40).batches == 0
     log.clock.tick(50)
     log.leases.hold("read", 2, 3, 60)  # renewed, and further on
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     log.clock.tick(59)
-    assert log.retirer.retain(ALL).batches == 0
+    assert log.cleaner.retain(ALL).batches == 0
     log.clock.tick(1)
-    assert log.retirer.retain(ALL).batches == 2
+    assert log.cleaner.retain(ALL).batches == 2
     fill(log, 1, first=4)
     log.leases.hold("other", 4, 4, 60)
-    assert log.retirer.retain(ALL).batches == 0
+    assert log.cleaner.retain(ALL).batches == 0
     log.leases.release("other")
     log.leases.release("unknown")
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     with pytest.raises(DataLoss):
         log.leases.hold("late", 3, 4, 60)
     log.close()
@@ -203,7 +203,7 @@ def test_drop_oldest_takes_what_is_not_acknowledged(tmp_path: Path) -> None:
     follow(log)
     fill(log, 4)
     each = log.used_bytes() // 4
-    assert log.retirer.drop_oldest(each + 1).batches == 2
+    assert log.cleaner.drop_oldest(each + 1).batches == 2
     acked = log.subscriptions.all()[0].acked
     assert acked is not None
     with pytest.raises(DataLoss) as caught:
@@ -218,7 +218,7 @@ def test_when_the_newest_removed_batch_was_published(tmp_path: Path) -> None:
     fill(log, 3)
     published = [log.batches.sealed_ms(n) for n in range(3)]
     assert log.batches.removed_ms() == 0
-    log.retirer.drop_oldest(log.used_bytes() // 3 + 1)
+    log.cleaner.drop_oldest(log.used_bytes() // 3 + 1)
     assert log.batches.tail_n() == 2
     assert log.batches.removed_ms() == published[1]
     log.close()
@@ -239,14 +239,14 @@ def test_silent_subscriptions_expire_but_not_required_or_live_ones(tmp_path: Pat
     log.close()
     log = open_log(tmp_path)  # time while no coordinator was up does not count
     log.subscriptions.declare("live", live, log.batches.tail())
-    assert log.retirer.retain(policy).expired == ()
+    assert log.cleaner.retain(policy).expired == ()
     log.clock.tick(41)
-    assert log.retirer.retain(policy).expired == ("silent",)
+    assert log.cleaner.retain(policy).expired == ("silent",)
     log.subscriptions.touch("seen")
     log.clock.tick(100)
-    assert log.retirer.retain(policy).expired == ()
+    assert log.cleaner.retain(policy).expired == ()
     log.clock.tick(1)
-    assert log.retirer.retain(policy).expired == ("seen",)
+    assert log.cleaner.retain(policy).expired == ("seen",)
     assert [s.name for s in log.subscriptions.all()] == ["live", "required"]
     log.close()
 
@@ -255,7 +255,7 @@ def test_files_go_with_their_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3, inline=False)
     assert len(list(log.segments.iterdir())) == 3
-    log.retirer.retain(replace(ALL, bytes=log.used_bytes() - 1, time=NEVER))
+    log.cleaner.retain(replace(ALL, bytes=log.used_bytes() - 1, time=NEVER))
     assert len(list(log.segments.iterdir())) == 2
     reader = CatalogReader.open(log.directory, TOPIC)
     assert [n for n, _ in read(reader, log.batches.tail(), log.batches.head(), 0)] == [1, 2]
@@ -266,7 +266,7 @@ def test_files_go_with_their_batches(tmp_path: Path) -> None:
 def test_many_batches_go_in_steps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 450)
-    assert log.retirer.retain(ALL).batches == 450
+    assert log.cleaner.retain(ALL).batches == 450
     assert log.batches.tail() == log.batches.head()
     assert log._db.value("SELECT count(*) FROM segments") == 0
     assert log._db.value("SELECT count(*) FROM shapes") == 1
@@ -278,7 +278,7 @@ def test_an_unreachable_file_does_not_stop_the_sweep(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 1, inline=False)
     next(log.segments.iterdir()).unlink()
-    assert log.retirer.retain(ALL).batches == 1
+    assert log.cleaner.retain(ALL).batches == 1
     log.close()
 
 
@@ -289,25 +289,25 @@ def test_an_unreachable_file_does_not_stop_the_sweep(tmp_path: Path) -> None:
 )
 def test_the_frontier_equals_its_definition(steps: list[tuple[int, int, bool]], grace: int) -> None:
     """settled(t) = what lay below every frontier seen since t - grace, with one seen at or before t - grace."""
-    frontier, now, seen = Frontier(), 0.0, []
+    watermark, now, seen = LowWatermark(), 0.0, []
     for wait, n, ask in steps:
         now += wait
-        frontier.note(now, n)
+        watermark.note(now, n)
         seen.append((now, n))
         if ask:
             model = 0
             for start, (since, _) in enumerate(seen):
                 if since + grace <= now:
                     model = max(model, min(low for _, low in seen[start:]))
-            assert frontier.settled(now, grace) == model
+            assert watermark.settled(now, grace) == model
 
 
 def test_the_frontier_stays_small() -> None:
-    frontier = Frontier()
+    watermark = LowWatermark()
     for number in range(100_000):
-        frontier.note(number / 1000, number)
-        frontier.settled(number / 1000, 60)
-    assert len(frontier._notes) <= Frontier.NOTES + 60 / Frontier.RESOLUTION + 1
+        watermark.note(number / 1000, number)
+        watermark.settled(number / 1000, 60)
+    assert len(watermark._notes) <= LowWatermark.NOTES + 60 / LowWatermark.RESOLUTION + 1
 
 
 class Retaining(RuleBasedStateMachine):
@@ -367,7 +367,7 @@ class Retaining(RuleBasedStateMachine):
     def retain(self, need: int, over: bool) -> None:
         policy = Retention(time=NEVER, bytes=0 if over else 1 << 40, ack_grace=self.GRACE, subscription_expiry=NEVER)
         before, tail = self.log.used_bytes(), self.log.batches.tail().n
-        removed = self.log.retirer.retain(policy, need=need)
+        removed = self.log.cleaner.retain(policy, need=need)
         assert self.log.used_bytes() == before - removed.bytes
         assert self.log.batches.tail().n == tail + removed.batches
         if not over and not need:

@@ -98,7 +98,7 @@ def test_the_same_call_again_gets_the_same_answer(tmp_path: Path) -> None:
 def test_the_dedupe_row_outlives_the_batch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     first = seal(log, 0)
-    log.retirer.drop_oldest(1)
+    log.cleaner.drop_oldest(1)
     assert log.batches.tail() == log.batches.head() == first
     assert seal(log, 0, run="another") == first
     assert seal(log, 1, run="another").n == 2
@@ -125,7 +125,7 @@ def test_an_end_mark_takes_an_offset_and_ends_until_more_comes(tmp_path: Path) -
     assert not log.batches.ended()
     assert log.seal(NewBatch.end_mark(2), []).n == 2
     assert log.batches.ended()
-    log.retirer.drop_oldest(1 << 40)
+    log.cleaner.drop_oldest(1 << 40)
     assert log.batches.ended()
     seal(log, 1)
     assert not log.batches.ended()
@@ -153,11 +153,11 @@ def test_the_lower_epoch_is_fenced(tmp_path: Path) -> None:
         lambda: seal(old, 1),
         lambda: seal(old, 0, run="replay"),
         old.subscriptions.flush,
-        lambda: old.retirer.sweep(set()),
+        lambda: old.cleaner.sweep(set()),
         lambda: old.subscriptions.grant("s", {}),
         lambda: old.subscriptions.drop("s"),
         lambda: old.leases.hold("x", 0, 0, 1),
-        lambda: old.retirer.drop_oldest(1),
+        lambda: old.cleaner.drop_oldest(1),
     ):
         with pytest.raises(Fenced):
             work()
@@ -259,7 +259,7 @@ def test_many_inline_segments_move_to_one_file(tmp_path: Path) -> None:
     assert all(info.file is None for info in segments)
     end = log.seal(new(log, 0, write_id), segments)
     assert len(list(log.segments.iterdir())) == 1
-    assert log.retirer.sweep(set()) == 0
+    assert log.cleaner.sweep(set()) == 0
     reader = CatalogReader.open(log.directory, TOPIC)
     assert read(reader, log.batches.tail(), end, 1) == [(0, row) for row in [*range(1000, 2000), *range(3000, 4000)]]
     reader.close()
@@ -348,7 +348,7 @@ def test_sweep_removes_only_orphans(tmp_path: Path) -> None:
     running, orphan = new_write_id(), new_write_id()
     for name in (f"{running}-0.seg", f"{orphan}-0.seg", f"{sealed_write_id}-loser.seg", "notes.txt"):
         (log.segments / name).write_bytes(b"x")
-    assert log.retirer.sweep({running}) == 2
+    assert log.cleaner.sweep({running}) == 2
     assert {path.name for path in log.segments.iterdir()} == kept | {f"{running}-0.seg", "notes.txt"}
     log.close()
 

@@ -13,7 +13,7 @@ from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading import shared_plans as module
 from jobpipe.store.reading.boundary import LATEST, Boundary, ReadLimits
-from jobpipe.store.reading.shared_plans import HELD_BYTES, Planned, PlanOrder
+from jobpipe.store.reading.shared_plans import HELD_BYTES, Planned, PlanQuery
 from jobpipe.store.spool.segment_index import INLINE_MAX
 from tests.store.build import decode, open_log, seal
 
@@ -31,12 +31,12 @@ def log(tmp_path: Path) -> TopicLog:
     return made
 
 
-def order(log: TopicLog, n: int, limits: ReadLimits = NO_LIMITS, **more: bool) -> PlanOrder:
-    return PlanOrder(log.batches.at(n), limits, **more)
+def order(log: TopicLog, n: int, limits: ReadLimits = NO_LIMITS, **more: bool) -> PlanQuery:
+    return PlanQuery(log.batches.at(n), limits, **more)
 
 
 def drop_oldest(log: TopicLog) -> None:
-    log.retirer.drop_oldest(1)
+    log.cleaner.drop_oldest(1)
 
 
 CHANGES: dict[str, Callable[[TopicLog], object]] = {
@@ -56,8 +56,8 @@ CHANGES: dict[str, Callable[[TopicLog], object]] = {
 def test_a_change_of_the_catalog_voids_what_is_kept(log: TopicLog, change: str) -> None:
     """What is told then is what the planner says then."""
     wanted = order(log, 1, held=True)
-    known = log.plans.look_and_plan(wanted)
-    assert log.plans.look_and_plan(wanted) is known
+    known = log.plans.plan_fresh(wanted)
+    assert log.plans.plan_fresh(wanted) is known
     assert log.plans.plan(wanted) is known
     CHANGES[change](log)
     now = log.plans.plan(wanted)  # without a look: the change was ours
@@ -68,18 +68,18 @@ def test_a_change_of_the_catalog_voids_what_is_kept(log: TopicLog, change: str) 
 
 def test_a_change_of_another_process_is_seen_by_a_look(log: TopicLog, tmp_path: Path) -> None:
     wanted = order(log, 3)
-    known = log.plans.look_and_plan(wanted)
+    known = log.plans.plan_fresh(wanted)
     assert known.is_open
     other = open_log(tmp_path)  # takes it over
     seal(other, 3)
-    now = log.plans.look_and_plan(wanted)
+    now = log.plans.plan_fresh(wanted)
     assert now.plan.end.n == 4
     other.close()
     log._db.close()
 
 
 def test_removed_batches_are_loss_for_who_was_told_of_them(log: TopicLog) -> None:
-    log.plans.look_and_plan(order(log, 0))
+    log.plans.plan_fresh(order(log, 0))
     drop_oldest(log)
     with pytest.raises(DataLoss, match="missing"):
         log.plans.plan(order(log, 0))
@@ -90,7 +90,7 @@ def test_removed_batches_are_loss_for_who_was_told_of_them(log: TopicLog) -> Non
 
 def test_limits_and_ends_are_kept_apart(log: TopicLog) -> None:
     ends = [
-        log.plans.look_and_plan(order(log, 0, limits)).plan.end.n
+        log.plans.plan_fresh(order(log, 0, limits)).plan.end.n
         for limits in (
             NO_LIMITS,
             ReadLimits(max_rows=6),
@@ -106,7 +106,7 @@ def test_limits_and_ends_are_kept_apart(log: TopicLog) -> None:
 def test_what_is_kept_is_bounded(log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 2)
     monkeypatch.setattr(module, "MOST_CHECKED", 2)
-    first = log.plans.look_and_plan(order(log, 0))
+    first = log.plans.plan_fresh(order(log, 0))
     for n in (1, 2, 3):
         log.plans.plan(order(log, n))
     assert len(log.plans._plans) <= 2
@@ -117,7 +117,7 @@ def test_what_is_kept_is_bounded(log: TopicLog, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_count_and_an_end_are_of_now(log: TopicLog) -> None:
-    counted = log.plans.look_and_plan(order(log, 1, count=True))
+    counted = log.plans.plan_fresh(order(log, 1, count=True))
     assert counted.ahead is not None
     assert (counted.ahead.rows, counted.ahead.end.n) == (12, 3)
     assert log.plans.plan(order(log, 1, count=True)) is not counted
@@ -131,7 +131,7 @@ def test_a_count_and_an_end_are_of_now(log: TopicLog) -> None:
 
 
 def test_the_grant_is_checked_before_the_position(log: TopicLog) -> None:
-    log.plans.look()
+    log.plans.drop_stale()
     assert log.plans.acknowledge("a", 1, log.batches.at(1))
     assert not log.plans.acknowledge("a", 1, log.batches.at(1))  # repeated
     for name, grant in (("a", 2), ("a", 0), ("b", 1)):
@@ -162,7 +162,7 @@ def held_rows(planned: Planned) -> list[tuple[int, int, int]]:
 
 
 def test_few_rows_come_by_batch_and_partition(log: TopicLog) -> None:
-    planned = log.plans.look_and_plan(order(log, 0, held=True))
+    planned = log.plans.plan_fresh(order(log, 0, held=True))
     rows = held_rows(planned)
     assert len(rows) == planned.plan.rows == 18
     assert rows == sorted(rows)
@@ -172,17 +172,17 @@ def test_few_rows_come_by_batch_and_partition(log: TopicLog) -> None:
 
 def test_a_start_inside_of_a_batch_brings_what_is_left_of_it(log: TopicLog) -> None:
     inside = Position(log.log_id, 1, 1, 1)  # in the batch's order: the first record batch of partition 0 is read
-    whole = held_rows(log.plans.look_and_plan(order(log, 1, held=True)))
-    left = held_rows(log.plans.plan(PlanOrder(inside, NO_LIMITS, held=True)))
+    whole = held_rows(log.plans.plan_fresh(order(log, 1, held=True)))
+    left = held_rows(log.plans.plan(PlanQuery(inside, NO_LIMITS, held=True)))
     assert left == [row for row in whole if row not in whole[:2]]
-    assert len(left) == log.plans.plan(PlanOrder(inside)).plan.rows
+    assert len(left) == log.plans.plan(PlanQuery(inside)).plan.rows
     log.close()
 
 
 @pytest.mark.parametrize("rows", [HELD_BYTES // 8, 10])
 def test_much_is_fetched_and_so_is_what_lies_in_files(log: TopicLog, rows: int) -> None:
     seal(log, 3, ((rows,), ()), inline=rows > 10)
-    planned = log.plans.look_and_plan(order(log, 3, held=True))
+    planned = log.plans.plan_fresh(order(log, 3, held=True))
     assert planned.held is None
     assert planned.plan.rows == rows
     assert HELD_BYTES < INLINE_MAX
@@ -193,13 +193,13 @@ def test_a_file_that_is_gone_is_told_to_who_fetches_it(log: TopicLog) -> None:
     seal(log, 3, ((10,), ()), inline=False)
     for file in log.segments.iterdir():
         file.unlink()
-    assert log.plans.look_and_plan(order(log, 3, held=True)).held is None
+    assert log.plans.plan_fresh(order(log, 3, held=True)).held is None
     log.close()
 
 
 def test_an_end_mark_holds_nothing(log: TopicLog) -> None:
     log.seal(NewBatch.end_mark(2), [])
-    planned = log.plans.look_and_plan(order(log, 3, held=True))
+    planned = log.plans.plan_fresh(order(log, 3, held=True))
     assert (planned.held, planned.plan.ends, planned.is_open) == ((), True, False)
     over = log.plans.plan(order(log, 4, held=True))
     assert (over.plan.start, over.plan.ends, over.is_open) == (over.plan.end, True, False)

@@ -117,19 +117,19 @@ def test_retention_keeps_what_a_slot_will_read(tmp_path: Path) -> None:
     log.slots.add("s", grant, "a", start)
     seal(log, 2)
     log.clock.tick(1.0)
-    log.retirer.retain(AT_ONCE)
+    log.cleaner.retain(AT_ONCE)
     log.clock.tick(1.0)
-    log.retirer.retain(AT_ONCE)
+    log.cleaner.retain(AT_ONCE)
     assert log.batches.tail() == start
     log.slots.bind("s", grant, "a", log.batches.head())
     log.subscriptions.drop_declared("s")  # its driver is away
-    log.retirer.retain(AT_ONCE)
+    log.cleaner.retain(AT_ONCE)
     assert log.batches.tail() == start
     end = log.slots.get("s", grant, "a").end
     assert end == log.batches.head()
     log.subscriptions.acknowledge("s", grant, end)
-    log.retirer.retain(AT_ONCE)
+    log.cleaner.retain(AT_ONCE)
     log.clock.tick(1.0)
-    log.retirer.retain(AT_ONCE)
+    log.cleaner.retain(AT_ONCE)
     assert log.batches.tail() == log.batches.head()
     log.close()

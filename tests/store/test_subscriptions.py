@@ -166,7 +166,7 @@ def test_an_acknowledgement_of_removed_batches_still_counts(tmp_path: Path) -> N
     middle = seal(log, 0)
     seal(log, 1)
     seal(log, 2)
-    log.retirer.drop_oldest(log.used_bytes() * 2 // 3)
+    log.cleaner.drop_oldest(log.used_bytes() * 2 // 3)
     assert log.batches.tail().n == 2
     assert log.subscriptions.acknowledge("s", grant, middle)
     log.close()

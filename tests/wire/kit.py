@@ -126,14 +126,14 @@ def talk(side: Side, said: Iterable[Message], heard: Iterable[Message]) -> bytes
     said = list(said)
     if side is Side.CLIENT:
         connection.send(said[0])
-        connection.machine.apply(Side.SERVER, WELCOME)
+        connection.state.apply(Side.SERVER, WELCOME)
         rest = said[1:]
     else:
         for message in heard:
-            connection.machine.apply(Side.CLIENT, message)
+            connection.state.apply(Side.CLIENT, message)
             if message == HELLO:
                 connection.send(said[0])
-            if isinstance(message, Data) and not connection.machine.upload_left:
+            if isinstance(message, Data) and not connection.state.upload_left:
                 break
         rest = said[1:]
     for message in rest:

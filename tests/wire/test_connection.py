@@ -43,7 +43,7 @@ def listening(side: Side) -> Connection:
         connection.send(HELLO)
         for message in SAID[1:]:
             if isinstance(message, Request):
-                connection.machine.unanswered.add(message.id)
+                connection.state.unanswered.add(message.id)
     return connection
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_believed_before_welcome() -> None:
     server = Connection(Side.SERVER)
     client = Connection(Side.CLIENT)
     client.send(HELLO)
-    client.machine.apply(Side.SERVER, WELCOME)
+    client.state.apply(Side.SERVER, WELCOME)
     client.send(Request(1, "x"))
     server.receive_data(wire_bytes(client))
     assert server.next_event() == HELLO
@@ -206,9 +206,9 @@ def test_a_skin_can_take_the_data_itself() -> None:
     server = open_pair()[1]
     client = Connection(Side.CLIENT, split_data=True)
     client.send(HELLO)
-    client.machine.apply(Side.SERVER, WELCOME)
+    client.state.apply(Side.SERVER, WELCOME)
     client.send(Request(1, "read"))
-    server.machine.apply(Side.CLIENT, Request(1, "read"))
+    server.state.apply(Side.CLIENT, Request(1, "read"))
     payload = b"p" * 500
     server.send(Part(1, {"n": 1}))
     server.send(Data(payload))
@@ -308,7 +308,7 @@ def test_each_stream_counts_from_0() -> None:
     assert number_of(client, Request(2, "x"), Data(b"b")) == 1
     assert number_of(client, Request(3, "x", upload=1), Data(b"c")) == 0
     for number in (1, 2):
-        server.machine.apply(Side.CLIENT, Request(number, "x"))
+        server.state.apply(Side.CLIENT, Request(number, "x"))
     assert number_of(server, Part(1), Data(b"a")) == 0
     assert number_of(server, Part(1), Data(b"b")) == 1
     assert number_of(server, Reply(1), Part(2), Data(b"c")) == 0
@@ -319,12 +319,12 @@ def test_the_number_wraps(side: Side) -> None:
     """16 bits are enough for a stream of any length."""
     sender, receiver = streaming(side)
     for connection in (sender, receiver):
-        connection.machine.numbers[side] = NUMBERS - 1
+        connection.state.numbers[side] = NUMBERS - 1
     assert number_of(sender, Data(b"x")) == NUMBERS - 1
-    receiver.machine.apply(side, Data(b"x"))
+    receiver.state.apply(side, Data(b"x"))
     sender.send(Data(b"y"))
     assert pass_on(sender, receiver) == [Data(b"y")]
-    assert sender.machine.numbers == receiver.machine.numbers == {side: 1, side.peer: 0}
+    assert sender.state.numbers == receiver.state.numbers == {side: 1, side.peer: 0}
 
 
 def test_a_wrong_checksum_is_named() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobpipe.cli.common.topic_reader import TopicReader
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
-    from jobpipe.publishing.appender import Appender, NewRows, Shape
+    from jobpipe.publishing.appender import Appender, BatchShape, NewRows
     from jobpipe.store.catalog.position import Position
 
 log = logging.getLogger(__name__)
@@ -249,7 +249,7 @@ class _Replay:
                 )
             yield piece
 
-    def _made(self, number: int, piece: list[tuple[pa.RecordBatch, int]], shape: Shape) -> NewRows:
+    def _made(self, number: int, piece: list[tuple[pa.RecordBatch, int]], shape: BatchShape) -> NewRows:
         """Return rows of a batch in the schema of the other topic."""
         from jobpipe.arrow.casting import cast_batch
         from jobpipe.arrow.ipc_validation import parse_arrow_schema

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from jobpipe.config import Config, Resolved
+    from jobpipe.config import Config, ResolvedConfig
 
 
 class Settings:
@@ -19,7 +19,7 @@ class Settings:
         self.verbose = 0
 
     @cached_property
-    def resolved(self) -> Resolved:
+    def resolved(self) -> ResolvedConfig:
         """The configuration and its sources.
 
         Raises:

@@ -29,7 +29,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.fetching.part_fetch import Fetched, fetch_plan
-from jobpipe.subscribing.lease_renewal import Held, held_while, lease_seconds
+from jobpipe.subscribing.lease_renewal import HeldLease, held_while, lease_seconds
 from jobpipe.subscribing.one_off_requests import control_link
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class TopicReader:
     @contextlib.contextmanager
     def hold_range(self, start: Position, end: Position) -> Iterator[None]:
         """Keep what lies between from retention while the block lasts."""
-        held = Held(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config))
+        held = HeldLease(self._topic, self._lease, start.n, end.n, "", lease_seconds(self._config))
         self._call(held.request())
         try:
             with held_while(None if self._link is None else replace(held, control=self._link.peer), self._config):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.types.value_types import NoHomeError, ValueKind
+from jobpipe.config.types.value_types import NoHomeError, ValueType
 from jobpipe.errors import ConfigError
 
 HIDDEN = "***"
@@ -25,7 +25,7 @@ class Definition:
     """
 
     name: str
-    kind: ValueKind
+    value_type: ValueType
     default: Any
     documentation: str
     group: str
@@ -35,7 +35,7 @@ class Definition:
     @property
     def expected(self) -> str:
         """What a value must look like, as a phrase."""
-        return self.kind.expected
+        return self.value_type.expected
 
     @property
     def default_text(self) -> str:
@@ -50,13 +50,13 @@ class Definition:
         """Return the value of ``raw``; relative paths start from ``base`` (default: the working folder).
 
         Raises:
-            BadValueError: it is not of this kind.
+            BadValueError: it is not of this type.
         """
-        return self.kind.parse(raw, base if base is not None else Path.cwd())
+        return self.value_type.parse(raw, base if base is not None else Path.cwd())
 
     def format(self, value: Any) -> str:
         """Return ``value`` as text that :meth:`parse` reads back."""
-        return self.kind.format(value)
+        return self.value_type.format(value)
 
     def show(self, value: Any) -> str:
         """Return ``value`` for people: a secret is hidden."""
@@ -105,7 +105,7 @@ class Option(Definition):
 
 def key(
     name: str,
-    kind: ValueKind,
+    value_type: ValueType,
     default: Any,
     documentation: str,
     *,
@@ -114,9 +114,9 @@ def key(
     secret: bool = False,
 ) -> Any:
     """Return a dataclass field that carries a key's definition; its default is the parsed ``default``."""
-    about = {"name": name, "kind": kind, "default": default, "documentation": documentation, "group": group}
+    about = {"name": name, "value_type": value_type, "default": default, "documentation": documentation, "group": group}
     return field(
-        default_factory=lambda: _parsed_default(name, kind, default),
+        default_factory=lambda: _parsed_default(name, value_type, default),
         repr=not secret,
         metadata={"key": about | {"recommended": recommended, "secret": secret}},
     )
@@ -126,9 +126,9 @@ def _variable(name: str) -> str:
     return "JOBPIPE__" + name.removeprefix("jobpipe.").replace(".", "__").upper()
 
 
-def _parsed_default(name: str, kind: ValueKind, default: Any) -> Any:
+def _parsed_default(name: str, value_type: ValueType, default: Any) -> Any:
     try:
-        return kind.parse(default, Path.cwd())
+        return value_type.parse(default, Path.cwd())
     except NoHomeError as error:
         raise ConfigError(
             f"{name} is {default} by default, and {error.reason}. Set HOME, or {name} ({_variable(name)}), to a folder "
@@ -157,7 +157,7 @@ class ConfigProblem:
         return f"{self.source}: {self.key}{value}{fault}"
 
 
-def shown(raw: object, about: Key | None = None) -> str:
+def masked_repr(raw: object, about: Key | None = None) -> str:
     """Return a wrong value for a message: short, on one line, hidden if the key is secret."""
     if about is not None and about.secret:
         return HIDDEN
@@ -166,14 +166,14 @@ def shown(raw: object, about: Key | None = None) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def shown_by_name(name: str, raw: object) -> str:
-    """Return :func:`shown`; the value of what sounds like a secret is hidden."""
-    return HIDDEN if _SECRET.search(name) else shown(raw)
+def masked_repr_by_name(name: str, raw: object) -> str:
+    """Return :func:`masked_repr`; the value of what sounds like a secret is hidden."""
+    return HIDDEN if _SECRET.search(name) else masked_repr(raw)
 
 
 def unknown(source: str, name: str, raw: object, expected: str) -> ConfigProblem:
     """Return the problem of a name that is none of ours; the value of what sounds like a secret is hidden."""
-    return ConfigProblem(source, name, shown_by_name(name, raw), expected, unknown=True)
+    return ConfigProblem(source, name, masked_repr_by_name(name, raw), expected, unknown=True)
 
 
 def config_error(problems: Iterable[ConfigProblem], *, of: str = "configuration", what: str = "problem") -> ConfigError:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config.definitions.config_model import KEYS
-from jobpipe.config.definitions.definition import ConfigProblem, Option, shown
+from jobpipe.config.definitions.definition import ConfigProblem, Option, masked_repr
 from jobpipe.config.types.source_types import NAME
-from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.types.value_types import BOOLEAN, PATH, TEXT, BadValueError, ValueType, choice, optional, whole
 
 
 def _each(one: Callable[[object, Path], Any]) -> Callable[[object, Path], tuple[Any, ...]]:
@@ -37,30 +37,30 @@ def _partitioner(raw: object, _base: Path) -> Any:
     raise BadValueError
 
 
-_KINDS = {about.attribute: about.kind for about in KEYS}
-_COLUMNS = ValueKind("columns", "a column's name, or a list of them", _each(_column))
-_NAMES = ValueKind("names", f"a name, or a list of them: {NAME.expected}", _each(NAME.parse))
-_SCHEMA = ValueKind("schema", "a StructType, or columns as in 'id bigint, name string'", lambda raw, _base: raw)
-_PARTITIONER = ValueKind("partitioner", "hash, fixed, round-robin, or a function", _partitioner)
+_TYPES = {about.attribute: about.value_type for about in KEYS}
+_COLUMNS = ValueType("columns", "a column's name, or a list of them", _each(_column))
+_NAMES = ValueType("names", f"a name, or a list of them: {NAME.expected}", _each(NAME.parse))
+_SCHEMA = ValueType("schema", "a StructType, or columns as in 'id bigint, name string'", lambda raw, _base: raw)
+_PARTITIONER = ValueType("partitioner", "hash, fixed, round-robin, or a function", _partitioner)
 
 SINK_ARGUMENTS: tuple[Option, ...] = (
     Option(
         name="topic",
-        kind=NAME,
+        value_type=NAME,
         default=None,
         documentation="Name of the topic. This is the only argument that must be given.",
         group="sink",
     ),
     Option(
         name="name",
-        kind=optional(TEXT),
+        value_type=optional(TEXT),
         default=None,
         documentation="Name of the publisher in listings and errors. null = topic and host.",
         group="sink",
     ),
     Option(
         name="parallelism",
-        kind=_KINDS["parallelism"],
+        value_type=_TYPES["parallelism"],
         default=None,
         documentation="Number of the topic's partitions. null = jobpipe.parallelism, or else Spark's default "
         "parallelism.",
@@ -68,14 +68,14 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="partition_by",
-        kind=optional(_COLUMNS),
+        value_type=optional(_COLUMNS),
         default=None,
         documentation="Columns whose hash chooses the partition: pmod(hash(columns), parallelism), as Spark hashes.",
         group="sink",
     ),
     Option(
         name="partitioner",
-        kind=optional(_PARTITIONER),
+        value_type=optional(_PARTITIONER),
         default=None,
         documentation="How rows are assigned to the partitions: hash = by partition_by; fixed = by the DataFrame's "
         "partitions as they come, modulo the parallelism; round-robin = in turn; or a function of a "
@@ -86,7 +86,7 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="schema",
-        kind=optional(_SCHEMA),
+        value_type=optional(_SCHEMA),
         default=None,
         documentation="Columns of the topic. Subscribers know them before the first batch, and every batch must have "
         "them. null = the columns of the first batch.",
@@ -94,14 +94,14 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="acks",
-        kind=_KINDS["acks"],
+        value_type=_TYPES["acks"],
         default=None,
         documentation="What the sink waits for before Spark continues. null = jobpipe.acks.",
         group="sink",
     ),
     Option(
         name="required_subscribers",
-        kind=optional(_NAMES),
+        value_type=optional(_NAMES),
         default=None,
         documentation="Subscriptions that exist from the start of the log. Batches that they have not read are kept, "
         "and acks=all waits for them.",
@@ -109,14 +109,14 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="min_subscribers",
-        kind=optional(whole(0, 10_000)),
+        value_type=optional(whole(0, 10_000)),
         default=None,
         documentation="Number of subscriptions that acks=all waits for. Nothing is removed before they exist.",
         group="sink",
     ),
     Option(
         name="write_path",
-        kind=_KINDS["write_path"],
+        value_type=_TYPES["write_path"],
         default=None,
         documentation="How a batch reaches the spool: through the driver, or from the executors. null = "
         "jobpipe.write_path.",
@@ -124,7 +124,7 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="on_new_checkpoint",
-        kind=choice("publish", "refuse"),
+        value_type=choice("publish", "refuse"),
         default="publish",
         documentation="What happens if a new query publishes to a topic that another query has published to, for "
         "example because the checkpoint was deleted: publish = continue, and log it; refuse = fail before anything is "
@@ -133,7 +133,7 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="replace",
-        kind=BOOLEAN,
+        value_type=BOOLEAN,
         default=False,
         documentation="First close this process's own sink of the topic, if there is one, and stop its queries. For a "
         "notebook cell that is run again.",
@@ -141,7 +141,7 @@ SINK_ARGUMENTS: tuple[Option, ...] = (
     ),
     Option(
         name="config",
-        kind=optional(PATH),
+        value_type=optional(PATH),
         default=None,
         documentation="Configuration file, instead of the one found by the usual search.",
         group="sink",
@@ -155,11 +155,11 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Confi
     values: dict[str, Any] = {}
     problems: list[ConfigProblem] = []
     for about in SINK_ARGUMENTS:
-        if about.name in _KINDS or about.name not in given:
+        if about.name in _TYPES or about.name not in given:
             continue
         raw = given[about.name]
         try:
             values[about.name] = about.parse(raw)
         except BadValueError as error:
-            problems.append(ConfigProblem("option", about.name, shown(raw), str(error) or about.expected))
+            problems.append(ConfigProblem("option", about.name, masked_repr(raw), str(error) or about.expected))
     return values, problems

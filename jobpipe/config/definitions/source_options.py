@@ -1,4 +1,4 @@
-"""The definition of every option of ``format("jobpipe")``: name, kind, default, documentation, what goes with what.
+"""The definition of every option of ``format("jobpipe")``: name, type, default, documentation, what goes with what.
 
 Parsing, ``jobpipe config explain`` and docs/options.md read it from here. Names and meanings are those of Spark's Kafka
 source wherever it has them.
@@ -31,7 +31,7 @@ _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 MAX_TOPICS = Option(
     name="maxTopics",
-    kind=whole(1, 10_000),
+    value_type=whole(1, 10_000),
     default=100,
     documentation="How many topics subscribePattern may match. More are an error, because each topic needs a link of "
     "its own.",
@@ -52,7 +52,7 @@ class PlainOptions:
 
     max_rows: int | None = _option(
         name="maxRowsPerTrigger",
-        kind=optional(whole(1)),
+        value_type=optional(whole(1)),
         default=None,
         documentation="Maximum number of rows in one micro-batch, shared fairly among the topics. Whole "
         "published batches are taken if at least one fits; otherwise as many record batches of the next one as fit, "
@@ -62,7 +62,7 @@ class PlainOptions:
     )
     max_bytes: int = _option(
         name="maxBytesPerTrigger",
-        kind=size(1),
+        value_type=size(1),
         default="4GiB",
         documentation="Maximum number of bytes in one micro-batch, as stored in the spool. A single record batch that "
         "is larger is still taken. Ignored by a batch read. Needs PySpark 4.2: before, the first micro-batch of a run "
@@ -71,7 +71,7 @@ class PlainOptions:
     )
     min_rows: int | None = _option(
         name="minRowsPerTrigger",
-        kind=optional(whole(1)),
+        value_type=optional(whole(1)),
         default=None,
         documentation="Start no micro-batch before this many rows are available, unless maxTriggerDelay has passed, a "
         "publisher waits for this subscription, or no more rows will come. Ignored by a batch read. Needs PySpark 4.2.",
@@ -80,7 +80,7 @@ class PlainOptions:
     )
     max_trigger_delay: float = _option(
         name="maxTriggerDelay",
-        kind=duration(),
+        value_type=duration(),
         default="15min",
         documentation="How long minRowsPerTrigger may hold rows back.",
         group="how much",
@@ -88,7 +88,7 @@ class PlainOptions:
     )
     min_partitions: int | None = _option(
         name="minPartitions",
-        kind=optional(whole(1, 100_000)),
+        value_type=optional(whole(1, 100_000)),
         default=None,
         documentation="Minimum number of tasks that a read is split into, if it has enough record batches. Above the "
         "publisher's parallelism, several tasks share the rows of one partition, whose order then holds only from one "
@@ -97,7 +97,7 @@ class PlainOptions:
     )
     max_rows_per_partition: int | None = _option(
         name="maxRowsPerPartition",
-        kind=optional(whole(1)),
+        value_type=optional(whole(1)),
         default=None,
         documentation="Maximum number of rows of one task, unless a single record batch has more. A larger read is "
         "split, as with minPartitions.",
@@ -106,7 +106,7 @@ class PlainOptions:
     )
     read_ahead: bool = _option(
         name="readAhead",
-        kind=BOOLEAN,
+        value_type=BOOLEAN,
         default=False,
         documentation="Plan each micro-batch before its rows exist. Its tasks start at once and wait, so that rows "
         "are read as soon as they are published. While nothing is published, an empty micro-batch runs each second, "
@@ -117,7 +117,7 @@ class PlainOptions:
     )
     include_metadata: bool = _option(
         name="includeMetadata",
-        kind=BOOLEAN,
+        value_type=BOOLEAN,
         default=False,
         documentation="Add the column _jobpipe: topic, offset, partition, parallelism, publisher, publish time, and "
         "the row's number, so that order can be rebuilt.",
@@ -125,7 +125,7 @@ class PlainOptions:
     )
     schema_evolution: str = _option(
         name="schemaEvolution",
-        kind=choice("compatible", "strict"),
+        value_type=choice("compatible", "strict"),
         default="compatible",
         documentation="How the schema of a batch may differ from that of the query. compatible = columns that only "
         "the batch has are left out, nullable columns that only the query has are null, and numbers are widened; any "
@@ -136,7 +136,7 @@ class PlainOptions:
     )
     merge_schema: bool = _option(
         name="mergeSchema",
-        kind=BOOLEAN,
+        value_type=BOOLEAN,
         default=False,
         documentation="Read topics with different schemas as one: the result has all their columns, null where a "
         "topic lacks one, and numbers are widened. Without this option, different schemas are an error.",
@@ -144,7 +144,7 @@ class PlainOptions:
     )
     fail_on_data_loss: bool = _option(
         name="failOnDataLoss",
-        kind=BOOLEAN,
+        value_type=BOOLEAN,
         default=True,
         documentation="Fail if batches that were to be read have been removed, and name their offsets. false = skip, "
         "count and log them.",
@@ -158,7 +158,7 @@ PLAIN: Mapping[str, Option] = {each.name: each.metadata["option"] for each in fi
 SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         name="subscribe",
-        kind=TOPICS,
+        value_type=TOPICS,
         default=None,
         documentation="Topics to read, separated by commas. Give exactly one of subscribe, subscribePattern and "
         "assign.",
@@ -167,7 +167,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="subscribePattern",
-        kind=PATTERN,
+        value_type=PATTERN,
         default=None,
         documentation="Read all topics whose whole name matches. Topics that appear while a stream runs are added, "
         "and begin at earliest. Needs PySpark 4.2.",
@@ -176,7 +176,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="assign",
-        kind=ASSIGN,
+        value_type=ASSIGN,
         default=None,
         documentation="Topics to read, and which of the publisher's partitions to read of each.",
         group="topics",
@@ -185,7 +185,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     MAX_TOPICS,
     Option(
         name="name",
-        kind=NAME,
+        value_type=NAME,
         default=None,
         documentation="Name of the subscription: the position that the publishers keep for this query. A stream must "
         "have a name, and each load() needs its own. A batch read needs one only for startingOffsets=committed.",
@@ -193,7 +193,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="startingOffsets",
-        kind=STARTING,
+        value_type=STARTING,
         default=None,
         documentation="Where a batch read begins, or a query with a new checkpoint. An existing checkpoint takes "
         "precedence. Give one word for all topics, or JSON that names every topic. committed = at the position of the "
@@ -205,7 +205,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="startingTimestamp",
-        kind=TIME,
+        value_type=TIME,
         default=None,
         documentation="Begin with the first batch published then or later. Takes precedence over "
         "startingOffsetsByTimestamp, which takes precedence over startingOffsets.",
@@ -213,14 +213,14 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="startingOffsetsByTimestamp",
-        kind=TIMES,
+        value_type=TIMES,
         default=None,
         documentation="Like startingTimestamp, with one time per topic.",
         group="where to start and end",
     ),
     Option(
         name="startingOffsetsByTimestampStrategy",
-        kind=choice("error", "latest"),
+        value_type=choice("error", "latest"),
         default="error",
         documentation="What happens if nothing was published since the starting time: the query fails, or begins at "
         "latest.",
@@ -230,7 +230,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="endingOffsets",
-        kind=ENDING,
+        value_type=ENDING,
         default=None,
         documentation="Where to end. The end itself is not read. latest = the end of the topic when the query starts. "
         "null = latest for a batch read, no end for a stream. A stream that has reached its end waits there, and "
@@ -240,7 +240,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="endingTimestamp",
-        kind=TIME,
+        value_type=TIME,
         default=None,
         documentation="End before the first batch published then or later. If there is none, a batch read ends at "
         "latest, and a stream continues until that time has come. Takes precedence over endingOffsetsByTimestamp, "
@@ -249,14 +249,14 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="endingOffsetsByTimestamp",
-        kind=TIMES,
+        value_type=TIMES,
         default=None,
         documentation="Like endingTimestamp, with one time per topic.",
         group="where to start and end",
     ),
     Option(
         name="boundaryType",
-        kind=BOUNDARY,
+        value_type=BOUNDARY,
         default=None,
         documentation="Whether lowerBound and upperBound are times or offsets. These two replace the other "
         "starting… and ending… options, except startingOffsetsByTimestampStrategy.",
@@ -266,7 +266,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="lowerBound",
-        kind=BOUND,
+        value_type=BOUND,
         default=None,
         documentation="Where to start; the bound is included. An offset or a time for all topics, or JSON with one "
         "for each. null = the default of startingOffsets.",
@@ -275,7 +275,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="upperBound",
-        kind=BOUND,
+        value_type=BOUND,
         default=None,
         documentation="Where to end; the bound is excluded. An offset or a time for all topics, or JSON with one for "
         "each. null = the default of endingOffsets.",
@@ -285,14 +285,14 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     *PLAIN.values(),
     Option(
         name="config",
-        kind=optional(PATH),
+        value_type=optional(PATH),
         default=None,
         documentation="Configuration file, instead of the one found by the usual search.",
         group="general",
     ),
     Option(
         name="discoveryTimeout",
-        kind=optional(duration(0.1)),
+        value_type=optional(duration(0.1)),
         default=None,
         documentation="How long load() waits for a topic's publisher, and how long a stream waits at its start for a "
         "topic that was never published. null = jobpipe.discovery.timeout.",

@@ -14,14 +14,14 @@ from typing import Any
 from jobpipe.config.definitions.definition import Option
 from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.config.types.source_types import NAME
-from jobpipe.config.types.value_types import BOOLEAN, BadValueError, ValueKind, choice, optional, whole
+from jobpipe.config.types.value_types import BOOLEAN, BadValueError, ValueType, choice, optional, whole
 
 MAX_BATCH_ID = 2**63 - 1
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """What Spark adds to the options of a writer."""
 
 
-def _listed(one: ValueKind) -> ValueKind:
+def _listed(one: ValueType) -> ValueType:
     """Read names from text: separated by commas, or a JSON list."""
     expected = f"{one.expected}; as text, separated by commas, or as a JSON list"
 
@@ -36,7 +36,7 @@ def _listed(one: ValueKind) -> ValueKind:
             raise BadValueError(expected) from error
         return one.parse(names, base)
 
-    return ValueKind(one.name, expected, parse)
+    return ValueType(one.name, expected, parse)
 
 
 def _json_schema(raw: object, _base: Path) -> str:
@@ -56,12 +56,12 @@ def _function(raw: object, _base: Path) -> str:
 
 
 _ABOUT = {about.name: about for about in SINK_ARGUMENTS}
-_KINDS = {
-    "partition_by": optional(_listed(_ABOUT["partition_by"].kind)),
-    "required_subscribers": optional(_listed(_ABOUT["required_subscribers"].kind)),
-    "schema": optional(ValueKind("schema", "the JSON of a StructType, which schema.json() returns", _json_schema)),
+_TYPES = {
+    "partition_by": optional(_listed(_ABOUT["partition_by"].value_type)),
+    "required_subscribers": optional(_listed(_ABOUT["required_subscribers"].value_type)),
+    "schema": optional(ValueType("schema", "the JSON of a StructType, which schema.json() returns", _json_schema)),
     "partitioner": optional(
-        ValueKind("partitioner", "hash, fixed, round-robin, or a function as module:name", _function)
+        ValueType("partitioner", "hash, fixed, round-robin, or a function as module:name", _function)
     ),
     "write_path": optional(choice("auto", "tasks")),
 }
@@ -77,7 +77,7 @@ WRITER_OPTIONS: tuple[Option, ...] = (
     *(
         dataclasses.replace(
             about,
-            kind=_KINDS.get(about.name, about.kind),
+            value_type=_TYPES.get(about.name, about.value_type),
             documentation=_SAID.get(about.name, about.documentation),
         )
         for about in SINK_ARGUMENTS
@@ -85,7 +85,7 @@ WRITER_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="series",
-        kind=optional(NAME),
+        value_type=optional(NAME),
         default=None,
         documentation="Of a batch write: the sequence that batch_id belongs to. With both, a batch that is written "
         "again, as after a failure, is published once. Without them each save() appends.",
@@ -94,7 +94,7 @@ WRITER_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="batch_id",
-        kind=optional(whole(0, MAX_BATCH_ID)),
+        value_type=optional(whole(0, MAX_BATCH_ID)),
         default=None,
         documentation="Of a batch write: rises with each batch of the series.",
         group="writer",
@@ -102,7 +102,7 @@ WRITER_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="final",
-        kind=BOOLEAN,
+        value_type=BOOLEAN,
         default=False,
         documentation="Of a batch write: nothing follows. After the batch, subscribers get an end mark, and the topic "
         "is closed, as by sink.close(final=True).",

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config.definitions.config_model import KEYS, Config
-from jobpipe.config.definitions.definition import ConfigProblem, Key, config_error, shown, shown_by_name, unknown
+from jobpipe.config.definitions.definition import (
+    ConfigProblem,
+    Key,
+    config_error,
+    masked_repr,
+    masked_repr_by_name,
+    unknown,
+)
 from jobpipe.config.definitions.key_names import by_exact_name, by_loose_name, is_section, suggest
 from jobpipe.config.reading.config_checks import check_together
 from jobpipe.config.reading.yaml_document import Entry, read_document
@@ -34,7 +41,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedConfig:
     """A configuration and where it came from: the source of each key by its full name, and the file, if any.
 
     Attributes:
@@ -89,14 +96,14 @@ def load_given(
     if isinstance(config, Config):
         expected = "no settings besides a loaded configuration: change that"
         unusable = [
-            ConfigProblem("option", key, shown_by_name(key, value), expected) for key, value in overrides.items()
+            ConfigProblem("option", key, masked_repr_by_name(key, value), expected) for key, value in overrides.items()
         ]
         if unusable:
             raise config_error(unusable, of=of, what="wrong argument")
         return config
     given: object = config
     if not isinstance(given, (str, os.PathLike, type(None))):
-        problem = ConfigProblem("option", "config", shown(given), "a file, or a loaded configuration")
+        problem = ConfigProblem("option", "config", masked_repr(given), "a file, or a loaded configuration")
         raise config_error([problem], of=of, what="wrong argument")
     return load(config, overrides=overrides, spark=spark, caller=caller)
 
@@ -108,7 +115,7 @@ def resolve(
     spark: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     caller: Callable[..., object] | None = None,
-) -> Resolved:
+) -> ResolvedConfig:
     """Do as :func:`load`, and tell where each value came from."""
     environ = os.environ if environ is None else environ
     merge = _Merge(() if caller is None else _arguments(caller))
@@ -119,12 +126,12 @@ def resolve(
     config = merge.finish(pin_file=path is not None)
     found = file is not None and find_file(path, environ)[1] == str(_absolute(WORKING_FILE))
     if found:
-        _tell_once(file)
-    return Resolved(config, merge.sources, file, in_working_folder=found)
+        _log_source_once(file)
+    return ResolvedConfig(config, merge.sources, file, in_working_folder=found)
 
 
 @functools.cache
-def _tell_once(file: Path | None) -> None:
+def _log_source_once(file: Path | None) -> None:
     """Log that the working folder's file is in force, which no option asked for."""
     log.info("%s of the working folder is in use, with its registry, certificates and handler", file)
 
@@ -269,7 +276,7 @@ class _Merge:
                 value = about.parse(entry.raw, entry.base)
             except BadValueError as error:
                 self._bad.add(about.attribute)
-                self._problem(entry, about.name, shown(entry.raw, about), str(error) or about.expected)
+                self._problem(entry, about.name, masked_repr(entry.raw, about), str(error) or about.expected)
                 continue
             if about.attribute not in self._values:
                 self._values[about.attribute] = value

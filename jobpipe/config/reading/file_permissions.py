@@ -21,7 +21,7 @@ NULL = os.makedev(1, 3)  # /dev/null, whose owner has no number in a namespace o
 
 
 @dataclass(frozen=True)
-class Distrusted:
+class UntrustedFolder:
     """A folder that others could have changed.
 
     Attributes:
@@ -111,7 +111,7 @@ def folder_problem(path: Path) -> str | None:
 
 def distrusted_level(
     path: Path, top: Path, *, any_owner: bool = False, owners: Collection[int] = (), has_modules: bool = False
-) -> Distrusted | None:
+) -> UntrustedFolder | None:
     """Return the first folder, from ``top`` down to ``path``, that others could have changed; None if none is.
 
     Levels that are not there are left out, and so are those of a file system that is mounted read-only, such as a
@@ -136,7 +136,7 @@ def distrusted_level(
         why = why_distrusted(found, any_owner=any_owner, owners=owners, has_modules=imported)
         if why is not None and not mounted.f_flag & os.ST_RDONLY:
             remedy = _remedy(level, found, any_owner=any_owner, owners=owners)
-            return Distrusted(level, why, f"{remedy}, or mount it read-only")
+            return UntrustedFolder(level, why, f"{remedy}, or mount it read-only")
     return None
 
 

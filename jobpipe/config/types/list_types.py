@@ -1,4 +1,4 @@
-"""Kinds of values that are lists: in YAML a list, or, as everywhere, a text with commas between the members."""
+"""Types of values that are lists: in YAML a list, or, as everywhere, a text with commas between the members."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.types.value_types import MOST_PARTS, PATH, BadValueError, ValueKind, plain_text
+from jobpipe.config.types.value_types import MOST_PARTS, PATH, BadValueError, ValueType, plain_text
 
 _WRITTEN = ", as a list or with commas between them"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 _DESTINATION = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
 
 
-def _listed(name: str, expected: str, member: Callable[[str, Path], Any]) -> ValueKind:
+def _listed(name: str, expected: str, member: Callable[[str, Path], Any]) -> ValueType:
     def parse(raw: object, base: Path) -> tuple[Any, ...]:
         parts = list(raw) if isinstance(raw, (list, tuple)) else plain_text(raw).split(",")
         if not 1 <= len(parts) <= MOST_PARTS:
             raise BadValueError
         return tuple(member(plain_text(str(part) if isinstance(part, Path) else part), base) for part in parts)
 
-    return ValueKind(name, expected, parse, lambda value: ",".join(map(str, value)))
+    return ValueType(name, expected, parse, lambda value: ",".join(map(str, value)))
 
 
 def _path(text: str, base: Path) -> Path:

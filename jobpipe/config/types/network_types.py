@@ -1,4 +1,4 @@
-"""Kinds of values that only keys of network and registry have: ports, hosts, addresses, paths, classes, ACLs."""
+"""Types of values that only keys of network and registry have: ports, hosts, addresses, paths, classes, ACLs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import re
 from pathlib import Path
 
-from jobpipe.config.types.value_types import BadValueError, ValueKind, plain_text, plain_whole, text_of_parts
+from jobpipe.config.types.value_types import BadValueError, ValueType, plain_text, plain_whole, text_of_parts
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?", re.ASCII)
 _HANDLER = re.compile(r"zookeeper|[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*", re.ASCII)
@@ -92,23 +92,23 @@ def _parse_acl(raw: object, _base: Path) -> str:
     return text
 
 
-PORT_RANGE = ValueKind(
+PORT_RANGE = ValueType(
     "port range",
     "a port or a range of ports, such as 28444-28943, within 1-65535",
     _parse_port_range,
     _format_port_range,
 )
-SUBNET = ValueKind("subnet", "a subnet such as 10.162.222.0/24 or fd00::/64", _parse_subnet)
-HOST = ValueKind("host", "a host name or an IP address, without a port", _parse_host)
-CONNECT = ValueKind(
+SUBNET = ValueType("subnet", "a subnet such as 10.162.222.0/24 or fd00::/64", _parse_subnet)
+HOST = ValueType("host", "a host name or an IP address, without a port", _parse_host)
+CONNECT = ValueType(
     "registry address",
     "embedded, or host:port,host:port of an ensemble, followed by /path for a chroot",
     _parse_connect,
 )
-HANDLER = ValueKind("registry handler", "zookeeper, or package.module:Class", _parse_handler)
-ZNODE = ValueKind(
+HANDLER = ValueType("registry handler", "zookeeper, or package.module:Class", _parse_handler)
+ZNODE = ValueType(
     "registry path", "an absolute path such as /jobpipe/topics, outside /zookeeper, without . and ..", _parse_znode
 )
-ACL = ValueKind(
+ACL = ValueType(
     "ACL", "auth, open, or scheme:id:permissions (of c r w d a), or several of these, separated by commas", _parse_acl
 )

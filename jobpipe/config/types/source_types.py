@@ -1,4 +1,4 @@
-"""Kinds of values that only options of the source have: topics, places in their logs, times.
+"""Types of values that only options of the source have: topics, places in their logs, times.
 
 An option is a text; JSON in it is read here, strictly: a name given twice is a mistake.
 """
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config.types.value_types import BadValueError, ValueKind, plain_text
+from jobpipe.config.types.value_types import BadValueError, ValueType, plain_text
 
 EARLIEST, LATEST = -2, -1  # as offsets, in JSON; Kafka's own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as check_name of jobpipe_registry
@@ -190,33 +190,33 @@ def _written(value: Any) -> str:
 
 _TIME = "a time: milliseconds since 1970 UTC, or text such as 2026-11-21T10:00:00Z"
 
-NAME = ValueKind("name", _NAMES, _name)
-TOPICS = ValueKind("topics", "topic, or topic,topic", _topics, ",".join)
-PATTERN = ValueKind("regular expression", "a Python regular expression that must match the whole topic name", _pattern)
-ASSIGN = ValueKind(
+NAME = ValueType("name", _NAMES, _name)
+TOPICS = ValueType("topics", "topic, or topic,topic", _topics, ",".join)
+PATTERN = ValueType("regular expression", "a Python regular expression that must match the whole topic name", _pattern)
+ASSIGN = ValueType(
     "JSON",
     'JSON such as {"orders": [1, 3]}: for each topic the numbers of its partitions, from 1 (parallel-1 is 1)',
     _assign,
     lambda value: json.dumps({topic: list(numbers) for topic, numbers in value.items()}),
 )
-STARTING = ValueKind(
+STARTING = ValueType(
     "offsets",
     'earliest, latest, committed, or JSON such as {"orders": 12, "payments": -2} (-2 earliest, -1 latest)',
     _offsets(("earliest", "latest", "committed"), ending=False),
     _written,
 )
-ENDING = ValueKind(
+ENDING = ValueType(
     "offsets",
     'latest, or JSON such as {"orders": 12, "payments": -1} (-1 latest)',
     _offsets(("latest",), ending=True),
     _written,
 )
-TIME = ValueKind("time", _TIME, lambda raw, _base: one_time(raw))
-TIMES = ValueKind(
+TIME = ValueType("time", _TIME, lambda raw, _base: one_time(raw))
+TIMES = ValueType(
     "JSON",
     'JSON such as {"orders": 1795255200000, "payments": "2026-11-21T10:00:00Z"}: a time for each topic',
     lambda raw, _base: by_topic(raw, one_time),
     _written,
 )
-BOUNDARY = ValueKind("choice", "TIME or OFFSET", _boundary)
-BOUND = ValueKind("bound", "an offset or a time, as boundaryType says, or JSON with one for each topic", _bound)
+BOUNDARY = ValueType("choice", "TIME or OFFSET", _boundary)
+BOUND = ValueType("bound", "an offset or a time, as boundaryType says, or JSON with one for each topic", _bound)

@@ -1,7 +1,7 @@
-"""Kinds of configuration values: text to value, value to text, and what to say when a value does not fit.
+"""Types of configuration values: text to value, value to text, and what to say when a value does not fit.
 
-Each kind reads what YAML gives (numbers, booleans, null, text) and what options and the environment give (text only).
-For every value ``v`` of a kind, ``parse(format(v)) == v``.
+Each type reads what YAML gives (numbers, booleans, null, text) and what options and the environment give (text only).
+For every value ``v`` of a type, ``parse(format(v)) == v``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobpipe.config.types.secrets import EXPECTED, Secret, parse_secret
 
 
 class BadValueError(ValueError):
-    """A value does not fit its kind; the text, if any, says more than ``ValueKind.expected``."""
+    """A value does not fit its type; the text, if any, says more than ``ValueType.expected``."""
 
 
 class NoHomeError(BadValueError):
@@ -29,7 +29,7 @@ class NoHomeError(BadValueError):
 
 
 @dataclass(frozen=True)
-class ValueKind:
+class ValueType:
     """How the values of a key are read and written.
 
     ``parse`` takes the raw value and the folder that relative paths start from, and raises :class:`BadValueError`.
@@ -62,8 +62,8 @@ MOST_PARTS = 100  # of a value that is a list
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
-def duration(minimum: float = 0.0) -> ValueKind:
-    """Return the kind of times, in seconds as a float, not below ``minimum``."""
+def duration(minimum: float = 0.0) -> ValueType:
+    """Return the type of times, in seconds as a float, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> float:
         number, unit = _split(raw)
@@ -73,7 +73,7 @@ def duration(minimum: float = 0.0) -> ValueKind:
         return seconds
 
     least = f"at least {_format_duration(minimum)}, " if minimum else ""
-    return ValueKind(
+    return ValueType(
         "duration",
         f"a time, {least}such as 500ms, 60s, 10min or 24h (a plain number is seconds)",
         parse,
@@ -81,8 +81,8 @@ def duration(minimum: float = 0.0) -> ValueKind:
     )
 
 
-def size(minimum: int = 0) -> ValueKind:
-    """Return the kind of sizes, in whole bytes, not below ``minimum``."""
+def size(minimum: int = 0) -> ValueType:
+    """Return the type of sizes, in whole bytes, not below ``minimum``."""
 
     def parse(raw: object, _base: Path) -> int:
         number, unit = _split(raw)
@@ -95,13 +95,13 @@ def size(minimum: int = 0) -> ValueKind:
         return int(count)
 
     least = f"at least {_format_size(minimum)}, " if minimum else ""
-    return ValueKind(
+    return ValueType(
         "size", f"a size, {least}such as 64MiB, 8GiB or 1GB (a plain number is bytes)", parse, _format_size
     )
 
 
-def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueKind:
-    """Return the kind of whole numbers from ``minimum`` to ``maximum``."""
+def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueType:
+    """Return the type of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(raw: object, _base: Path) -> int:
         number = plain_whole(raw)
@@ -110,11 +110,11 @@ def whole(minimum: int, maximum: int = WHOLE_MAX) -> ValueKind:
         return number
 
     span = f"of at least {minimum}" if maximum == WHOLE_MAX else f"from {minimum} to {maximum}"
-    return ValueKind("number", f"a whole number {span}", parse)
+    return ValueType("number", f"a whole number {span}", parse)
 
 
-def choice(*values: str) -> ValueKind:
-    """Return the kind of one word out of ``values``."""
+def choice(*values: str) -> ValueType:
+    """Return the type of one word out of ``values``."""
     listed = " or ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
     def parse(raw: object, _base: Path) -> str:
@@ -123,21 +123,21 @@ def choice(*values: str) -> ValueKind:
             raise BadValueError
         return text
 
-    return ValueKind("choice", listed, parse)
+    return ValueType("choice", listed, parse)
 
 
-def optional(kind: ValueKind) -> ValueKind:
-    """Return ``kind`` with null (also the words ``null`` and the empty text) allowed and read as None."""
+def optional(inner: ValueType) -> ValueType:
+    """Return ``inner`` with null (also the words ``null`` and the empty text) allowed and read as None."""
 
     def parse(raw: object, base: Path) -> Any:
         if raw is None or (isinstance(raw, str) and raw.strip().lower() in ("", "null")):
             return None
-        return kind.parse(raw, base)
+        return inner.parse(raw, base)
 
     def write(value: Any) -> str:
-        return "null" if value is None else kind.format(value)
+        return "null" if value is None else inner.format(value)
 
-    return ValueKind(kind.name, f"{kind.expected}, or null", parse, write, nullable=True)
+    return ValueType(inner.name, f"{inner.expected}, or null", parse, write, nullable=True)
 
 
 def _parse_boolean(raw: object, _base: Path) -> bool:
@@ -191,11 +191,11 @@ def _parse_secret(raw: object, base: Path) -> Secret:
     return found
 
 
-BOOLEAN = ValueKind("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
-PATH = ValueKind("path", "a path; ~ is the home folder", _parse_path)
-TEXT = ValueKind("name", "a text on one line", _parse_line)
-SECRET = ValueKind("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
-"""Of passwords and the like; a key of this kind is defined with ``secret=True``. A literal secret is refused."""
+BOOLEAN = ValueType("boolean", "true or false", _parse_boolean, lambda value: "true" if value else "false")
+PATH = ValueType("path", "a path; ~ is the home folder", _parse_path)
+TEXT = ValueType("name", "a text on one line", _parse_line)
+SECRET = ValueType("secret", EXPECTED, _parse_secret, lambda value: str(value.reference))
+"""Of passwords and the like; a key of this type is defined with ``secret=True``. A literal secret is refused."""
 
 
 def plain_text(raw: object) -> str:

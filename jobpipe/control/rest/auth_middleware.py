@@ -14,7 +14,7 @@ from starlette.responses import Response
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.errors import JobpipeError, LinkClosed, NotAuthorized
-from jobpipe.net.servers.accepted_connection import AcceptedPeer
+from jobpipe.net.servers.accepted_connection import AcceptedConnection
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CALLER = "caller"  # in the state of a request: the jobpipe.control.permissions.Caller
-PEER = "peer"  # the jobpipe.net.servers.accepted_connection.AcceptedPeer that asks, which the listener put there
+PEER = "peer"  # the jobpipe.net.servers.accepted_connection.AcceptedConnection that asks, which the listener put there
 LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
@@ -98,7 +98,7 @@ class AuthMiddleware:
     def _refused(self, scope: Scope) -> Response | None:
         if (error := scope["state"].get(REFUSED)) is not None:
             return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, CLOSE)
-        peer: AcceptedPeer = scope["state"][PEER]
+        peer: AcceptedConnection = scope["state"][PEER]
         if peer.is_due:
             return _answer(connection_ends(peer), 503, CLOSE)
         headers = Headers(scope=scope)
@@ -132,7 +132,7 @@ class AuthMiddleware:
         return None
 
 
-def connection_ends(peer: AcceptedPeer) -> LinkClosed:
+def connection_ends(peer: AcceptedConnection) -> LinkClosed:
     """Return the error for a request on a connection that has to end."""
     return LinkClosed(
         "the control server ends this connection, since certificates have changed or it is old; connect again",

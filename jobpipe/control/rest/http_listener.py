@@ -17,8 +17,8 @@ from uvicorn.server import ServerState as UvicornState
 
 from jobpipe.control.rest.auth_middleware import LET_IN, PEER, REFUSED, App
 from jobpipe.errors import JobpipeError, LinkBroken, LinkClosed
-from jobpipe.net.links.link_timeouts import Timing
-from jobpipe.net.servers.accepted_connection import AcceptedPeer
+from jobpipe.net.links.link_timeouts import LinkTimeouts
+from jobpipe.net.servers.accepted_connection import AcceptedConnection
 from jobpipe.net.servers.audit_log import RateLimitedLog
 from jobpipe.net.servers.connection_limits import ConnectionLimits
 from jobpipe.net.servers.listener import Listener
@@ -75,7 +75,7 @@ class HttpConnection(H11Protocol):
         accepted: its peer, and until when.
     """
 
-    accepted: AcceptedPeer
+    accepted: AcceptedConnection
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class HttpConnection(H11Protocol):
     # --------------------------------------------------------------------------------------------- asyncio callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.accepted = AcceptedPeer(transport)
+        self.accepted = AcceptedConnection(transport)
         self.app_state.update({PEER: self.accepted, LET_IN: self.let_in})
         super().connection_made(transport)
         self._made = True
@@ -323,7 +323,7 @@ class HttpListener:
         listener: Listener[HttpConnection] = Listener(
             lambda forget: HttpConnection(self._limits, self._config, forget, left),
             tls=self._tls,
-            timing=Timing(handshake=self._limits.handshake_seconds, goodbye=self._limits.stuck_seconds),
+            timing=LinkTimeouts(handshake=self._limits.handshake_seconds, goodbye=self._limits.stuck_seconds),
             limits=self._limits.of_connections(encrypted=self._tls is not None),
             max_age=self._max_age,
         )

@@ -26,7 +26,7 @@ from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
 from jobpipe.control.rest.routing_table import EVENTS, ROUTES, Query, QueryKind, Route
 from jobpipe.control.rest.server_sent_events import EventStreams
-from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, shown
+from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _problem(error: BaseException, status: int | None) -> Response:
 
 async def _http_problem(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"{request.method} {shown(request.url.path)}"
+    what = f"{request.method} {short_repr(request.url.path)}"
     remedy = f"GET {OPENAPI} lists all addresses"
     said = f"{what}: there is no such address" if status == 404 else f"{what} is not possible"
     response = _problem(JobpipeError(f"{said}; {remedy}"), status)
@@ -160,7 +160,7 @@ def _last_event(request: Request, after: int) -> int:
     if not given:
         return after
     if not (given.isascii() and given.isdecimal() and len(given) < 19):
-        raise ConfigError(f"Last-Event-ID: {shown(given)} is not the number of an event", key="Last-Event-ID")
+        raise ConfigError(f"Last-Event-ID: {short_repr(given)} is not the number of an event", key="Last-Event-ID")
     return int(given)
 
 
@@ -174,7 +174,9 @@ def _query(route: Route, request: Request) -> dict[str, str | int | bool | None]
     for name, value in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise ConfigError(f"{shown(name)} is not a parameter of {route.path}; there are: {listed}", key=name[:100])
+            raise ConfigError(
+                f"{short_repr(name)} is not a parameter of {route.path}; there are: {listed}", key=name[:100]
+            )
         found[name] = _query_value(known[name], value)
     return found
 
@@ -197,7 +199,7 @@ def _query_value(query: Query, value: str) -> str | int | bool:
         return value
     else:
         expected = "a name"
-    raise ConfigError(f"{query.name}: {shown(value)} is not possible; expected {expected}", key=query.name)
+    raise ConfigError(f"{query.name}: {short_repr(value)} is not possible; expected {expected}", key=query.name)
 
 
 async def _body(route: Route, request: Request) -> BaseModel | None:
@@ -216,7 +218,8 @@ async def _body(route: Route, request: Request) -> BaseModel | None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise _HttpError(
-            415, ConfigError(f"content type {shown(kind)} is not accepted; send application/json", key="content-type")
+            415,
+            ConfigError(f"content type {short_repr(kind)} is not accepted; send application/json", key="content-type"),
         )
     if route.body is None:
         raise ConfigError(f"{route.path} takes no body", key="body")

@@ -45,7 +45,7 @@ from jobpipe.control.rest.rest_models import (
     ValidatedView,
 )
 from jobpipe.control.revisions.submission_checks import require_jobs, require_trusted
-from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, shown
+from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.pipelines.file.error_messages import problems_of
 from jobpipe.pipelines.file.field_types import EXPECTED
@@ -152,7 +152,7 @@ class Handlers:
         """Show one version of a pipeline's file."""
         given = call.name("version")
         if not (given.isascii() and given.isdecimal() and len(given) < 10):
-            raise ConfigError(f"{shown(given)} is not the number of a version", key="version")
+            raise ConfigError(f"{short_repr(given)} is not the number of a version", key="version")
         return self._control.revision(call.name("pipeline"), int(given))
 
     def _submit(self, call: Call, name: str | None) -> Submitted:
@@ -360,7 +360,9 @@ def _job(status: PipelineStatus, name: str) -> JobStatus:
         if job.name == name:
             return job
     names = [job.name for job in status.jobs]
-    raise PipelineNotFound(f"pipeline {status.name} has no job {shown(name)}; {nearest(name, names)}", job=name[:100])
+    raise PipelineNotFound(
+        f"pipeline {status.name} has no job {short_repr(name)}; {nearest(name, names)}", job=name[:100]
+    )
 
 
 def _only_kind(plugins: Plugins, type_: str) -> PlugInKind:
@@ -369,9 +371,11 @@ def _only_kind(plugins: Plugins, type_: str) -> PlugInKind:
         return kinds[0]
     if kinds:
         listed = " and a ".join(kinds)
-        raise PipelineError(f"{shown(type_)} is a {listed}; use kind to choose one", problems=[])
+        raise PipelineError(f"{short_repr(type_)} is a {listed}; use kind to choose one", problems=[])
     names = sorted({each.type for each in plugins.all()})
-    raise PipelineNotFound(f"there is no plug-in of type {shown(type_)}; {nearest(type_, names)}", type=type_[:100])
+    raise PipelineNotFound(
+        f"there is no plug-in of type {short_repr(type_)}; {nearest(type_, names)}", type=type_[:100]
+    )
 
 
 def _starts(key: str) -> list[str]:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from jobpipe.control.control_service import Control
 from jobpipe.control.rest.auth_middleware import PEER, Receive, Scope, Send
 from jobpipe.jobs.storage.job_rows import Event
-from jobpipe.net.servers.accepted_connection import AcceptedPeer
+from jobpipe.net.servers.accepted_connection import AcceptedConnection
 
 MOST = 16
 POLL_SECONDS = 1.0  # how long a thread waits for an event; a stream ends so late at most
@@ -64,7 +64,7 @@ class EventStreams:
             self._open -= 1
             gone.cancel()
 
-    async def _send(self, after: int, peer: AcceptedPeer, gone: asyncio.Future[None], send: Send) -> None:
+    async def _send(self, after: int, peer: AcceptedConnection, gone: asyncio.Future[None], send: Send) -> None:
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"x-accel-buffering", b"no"),

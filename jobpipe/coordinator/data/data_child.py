@@ -1,4 +1,4 @@
-"""The coordinator's data process, as its parent sees it: started, told where spools are, started again when it dies."""
+"""The coordinator's data process, as its parent sees it: started, configured, started again when it dies."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class DataChild:
             if self._hosts:
                 self._write({"hosts": self._hosts})
 
-    def tell(self, topic: str, directory: Path, place: str) -> None:
+    def announce_topic(self, topic: str, directory: Path, place: str) -> None:
         """Say where a topic's spool is, and its place in the folders of host servers."""
         with self._lock:
             self._topics[topic] = {"topic": topic, "directory": str(directory), "place": place}
             self._write(self._topics[topic])
 
-    def tell_hosts(self, hosts: dict[str, str | None]) -> None:
+    def announce_hosts(self, hosts: dict[str, str | None]) -> None:
         """Say where host servers are; None for a lost one."""
         with self._lock:
             self._hosts = hosts

@@ -11,14 +11,14 @@ from typing import Any
 from jobpipe.config import config_from_dict
 from jobpipe.coordinator.data.data_server import DataService
 from jobpipe.coordinator.server_process import answer_ready, handle_signals, run_program
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.net.address import bind_in_range
 
 
 async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = config_from_dict(order["config"])
-    trust = Trust(config)
+    trust = PeerAuthentication(config)
     service = DataService(config, order["instance"], trust, order["secret"])
     server = trust.server(service)
     sock = bind_in_range(order["host"], config.port_range)

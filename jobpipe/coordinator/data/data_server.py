@@ -1,4 +1,4 @@
-"""The data server's answers: streams segments to readers as they lie on disk, and takes segments from remote tasks.
+"""The data server: streams segments to readers as they lie on disk, and takes segments from remote tasks.
 
 It runs in a process of its own, so that streaming never delays the control loop, and reads the catalogs through
 read-only connections; it decides nothing.
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from jobpipe.config import Config
 from jobpipe.coordinator.data.segment_files import map_range, part_header, receive_file
 from jobpipe.coordinator.topic.fair_executor import FairExecutor
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import identity_of
@@ -50,7 +50,7 @@ _OTHERS = CONTROL.keys() | HOSTSERVER.keys()
 
 
 @dataclass
-class _Open:
+class _OpenCatalog:
     """One topic's catalog, open for reading, with the thread that may touch it."""
 
     reader: CatalogReader
@@ -62,15 +62,15 @@ class _Open:
 
 
 class DataService:
-    """Implements :class:`jobpipe.net.servers.link_server.Handler` for data links."""
+    """Implements :class:`jobpipe.net.servers.served_link.LinkHandler` for data links."""
 
-    def __init__(self, config: Config, instance: str, trust: Trust, secret: str) -> None:
+    def __init__(self, config: Config, instance: str, trust: PeerAuthentication, secret: str) -> None:
         self._config = config
         self._secret = secret  # of the job; its tasks show what follows from it
         self._trust = trust
         self._instance = instance
-        self._open: dict[str, _Open] = {}
-        self._looking: dict[str, asyncio.Future[_Open]] = {}  # topics whose catalog is being opened, or looked at
+        self._open: dict[str, _OpenCatalog] = {}
+        self._opening: dict[str, asyncio.Future[_OpenCatalog]] = {}  # topics whose catalog is being opened or read
         self.directories: dict[str, Path] = {}  # a sink may have a spool.dir of its own
         self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
@@ -79,20 +79,20 @@ class DataService:
     def _directory(self, topic: str) -> Path:
         return self.directories.get(topic, self._config.spool_dir / topic)
 
-    async def _catalog(self, topic: str) -> _Open:
-        if (looking := self._looking.get(topic)) is not None:
+    async def _catalog(self, topic: str) -> _OpenCatalog:
+        if (looking := self._opening.get(topic)) is not None:
             await asyncio.wait({looking})  # it may have looked before we came; the next look is for all who wait here
-        if (looking := self._looking.get(topic)) is None:
-            looking = self._looking[topic] = asyncio.ensure_future(self._look(topic))
-            looking.add_done_callback(partial(self._looked, topic))
+        if (looking := self._opening.get(topic)) is None:
+            looking = self._opening[topic] = asyncio.ensure_future(self._open_catalog(topic))
+            looking.add_done_callback(partial(self._opened, topic))
         return await asyncio.shield(looking)  # a peer that leaves must not let another thread wait for a hung disk
 
-    def _looked(self, topic: str, looking: asyncio.Future[_Open]) -> None:
-        del self._looking[topic]
+    def _opened(self, topic: str, looking: asyncio.Future[_OpenCatalog]) -> None:
+        del self._opening[topic]
         if not looking.cancelled():
             looking.exception()  # perhaps no request waits for it any more
 
-    async def _look(self, topic: str) -> _Open:
+    async def _open_catalog(self, topic: str) -> _OpenCatalog:
         """Open the topic's catalog, if it is not open or another file has its place; one call a topic at a time.
 
         Whatever asks the disk does so in the topic's own thread: a spool that hangs holds up its own topic only.
@@ -100,7 +100,7 @@ class DataService:
         directory, known = self._directory(topic), self._open.get(topic)
         thread = FairExecutor(f"read-{topic}") if known is None else known.thread
 
-        def work() -> _Open:
+        def work() -> _OpenCatalog:
             try:
                 inode = os.stat(directory / CATALOG).st_ino
             except OSError as error:
@@ -110,7 +110,7 @@ class DataService:
             reader = CatalogReader.open(directory, topic)
             if known is not None:  # the log was wiped and made again
                 known.reader.close()
-            return _Open(reader, inode, thread)
+            return _OpenCatalog(reader, inode, thread)
 
         try:
             found = self._open[topic] = await thread.run(work, whose="")
@@ -120,10 +120,10 @@ class DataService:
             raise
         return found
 
-    async def _shut(self, catalog: _Open) -> None:
+    async def _shut(self, catalog: _OpenCatalog) -> None:
         await catalog.thread.close(catalog.reader.close)
 
-    # -- jobpipe.net.servers.link_server.Handler -----------------------------------------------------------------------
+    # -- jobpipe.net.servers.served_link.LinkHandler ------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer."""
@@ -168,7 +168,7 @@ class DataService:
             pieces, cursor = await catalog.run(partial(look, cursor=cursor))
             if not pieces and cursor is not None:  # what is wanted lies far from there
                 identity = identity_of(link.peer_names, link.peer)
-                async with self._trust.budgets.expensive(identity, link.hello.topic, "fetch"):
+                async with self._trust.quotas.expensive(identity, link.hello.topic, "fetch"):
                     while not pieces and cursor is not None:
                         pieces, cursor = await catalog.run(partial(look, cursor=cursor))
             for piece in pieces:
@@ -178,7 +178,7 @@ class DataService:
             if cursor is None:
                 return FetchReply(record_batches=batches, rows=rows)
 
-    async def _send(self, link: Link, request_id: int, catalog: _Open, piece: SegmentRange) -> None:
+    async def _send(self, link: Link, request_id: int, catalog: _OpenCatalog, piece: SegmentRange) -> None:
         kept = None if piece.host is None else self._kept(link.hello.topic, piece)
         header = part_header(piece, kept)
         await link.send_part(request_id, header.to_json())

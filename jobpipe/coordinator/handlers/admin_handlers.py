@@ -1,4 +1,4 @@
-"""The coordinator's answers: one method for each operation of publishers, subscribers and administrators.
+"""The coordinator's handlers: one method for each operation of publishers, subscribers and administrators.
 
 What may be asked, by which roles, is in :mod:`jobpipe.operations.coordinator_operations`: what comes in here has been
 checked there. Positions travel as JSON objects with the keys ``log``, ``epoch``, ``n`` and ``r``, boundaries with
@@ -14,12 +14,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.coordinator.handlers.dispatch import Answering, Context, Handlers, pair
-from jobpipe.coordinator.handlers.flow_handlers import FlowAnswers
+from jobpipe.coordinator.handlers.flow_handlers import FlowHandlers
 from jobpipe.coordinator.handlers.operation_rights import may_have_holds_of_others, require_operation
-from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
-from jobpipe.coordinator.handlers.reader_handlers import ReaderAnswers
+from jobpipe.coordinator.handlers.publisher_handlers import PublisherHandlers
+from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.audit_log import LEFT_OUT, audit, lines_left_out
@@ -58,8 +58,8 @@ _WITH_DRY_RUN = (
 )
 
 
-class ControlService:
-    """Implements :class:`jobpipe.net.servers.link_server.Handler` for control links.
+class AdminHandlers:
+    """Implements :class:`jobpipe.net.servers.served_link.LinkHandler` for control links.
 
     Args:
         coordinator: the topics.
@@ -68,7 +68,7 @@ class ControlService:
             a topic says where on this host its files are.
     """
 
-    def __init__(self, coordinator: Coordinator, trust: Trust, secret: str) -> None:
+    def __init__(self, coordinator: Coordinator, trust: PeerAuthentication, secret: str) -> None:
         self._coordinator = coordinator
         self._trust = trust
         self._secret = secret.encode()
@@ -84,13 +84,13 @@ class ControlService:
             pair(admin_operations.RequireRequest, self._require),
         )
         self._answers: Handlers = {
-            **PublisherAnswers(coordinator, secret).answers(),
-            **ReaderAnswers(coordinator, self._owner_of).answers(),
-            **FlowAnswers(coordinator, secret).answers(),
+            **PublisherHandlers(coordinator, secret).answers(),
+            **ReaderHandlers(coordinator, self._owner_of).answers(),
+            **FlowHandlers(coordinator, secret).answers(),
             **dict(own),
         }
 
-    # -- jobpipe.net.servers.link_server.Handler -----------------------------------------------------------------------
+    # -- jobpipe.net.servers.served_link.LinkHandler ------------------------------------------------------------------
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
         """Prove topic, log and epoch to a peer; a publisher may come before its topic is open."""
@@ -136,7 +136,7 @@ class ControlService:
             return await self._audited(operation, answer, at, asked)
         if operation.expensive:
             identity = identity_of(at.link.peer_names, at.link.peer)
-            async with self._trust.budgets.expensive(identity, at.topic.topic, operation.name):
+            async with self._trust.quotas.expensive(identity, at.topic.topic, operation.name):
                 return await answer(at, asked)
         return await answer(at, asked)
 
@@ -227,7 +227,7 @@ class ControlService:
         status.update(endpoint=str(self._coordinator.control_endpoint), data=str(self._coordinator.data_endpoint))
         status["identities"] = self._identities(status["subscriptions"])
         lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
-        status.update(self._coordinator.parent_watch.presence(topic, lagging=lagging).to_json())
+        status.update(self._coordinator.parent_watch.liveness(topic, lagging=lagging).to_json())
         kept = status.pop("kept")
         if topic.uses_hosts:
             status["hosts"] = self._coordinator.host_servers.describe(kept)
@@ -240,7 +240,7 @@ class ControlService:
 
         Asks no disk: the names are counted from the lines of the status, which may be old.
         """
-        told = self._trust.budgets.describe()
+        told = self._trust.quotas.describe()
         holders = (line["holder"] or {} for line in subscriptions)
         names = Counter(holder["owner"] for holder in holders if "owner" in holder)
         for kind, counts in (("names", names), (LEFT_OUT, lines_left_out())):

@@ -1,4 +1,4 @@
-"""How a request finds the method that answers it, and what that method is told."""
+"""Dispatch: which handler answers a request, and the context that it gets."""
 
 from __future__ import annotations
 

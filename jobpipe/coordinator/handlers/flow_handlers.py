@@ -1,4 +1,4 @@
-"""The coordinator's answers to flow jobs: one method an operation."""
+"""The coordinator's handlers for flow jobs: one method an operation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from jobpipe.coordinator.data.segment_files import held_part
 from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.coordinator.topic.session_owner import Holder
-from jobpipe.coordinator.topic.topic_state import either
+from jobpipe.coordinator.topic.session_owner import SessionOwner
+from jobpipe.coordinator.topic.topic_state import wait_for_any
 from jobpipe.errors import Fenced, JobpipeError, SpoolError, TopicNotFound
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations import flow_operations
-from jobpipe.operations.messages.message_fields import Nothing
+from jobpipe.operations.messages.message_fields import EmptyReply
 from jobpipe.store.log.flow_commits import PartOutcome
 from jobpipe.store.log.flow_cursors import Cursor
-from jobpipe.store.reading.change_feed import Followed
+from jobpipe.store.reading.change_feed import ChangeFeedPage
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.served_topics import Coordinator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
 
 
-class FlowAnswers:
+class FlowHandlers:
     """What drivers and tasks of flow jobs get.
 
     Args:
@@ -71,13 +71,13 @@ class FlowAnswers:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    async def _halt(self, at: Context, asked: flow_operations.HaltRequest) -> Nothing:
+    async def _halt(self, at: Context, asked: flow_operations.HaltRequest) -> EmptyReply:
         holder = at.topic.subscribers.held(at.name, asked.grant)
         if not holder.halted:  # else no task waits under this grant
             holder.halted = True
-            at.topic.acked.ring()
-            at.topic.news.ring()
-        return Nothing()
+            at.topic.acked.notify_all()
+            at.topic.news.notify_all()
+        return EmptyReply()
 
     async def _follow(self, at: Context, asked: flow_operations.FollowRequest) -> flow_operations.FollowReply:
         topic = at.topic
@@ -87,7 +87,7 @@ class FlowAnswers:
             if topic.closed:
                 raise TopicNotFound(f"topic {topic.topic!r} is no longer served here", topic=topic.topic)
             topic.subscribers.held_for_task(asked.name, asked.grant)
-            waiting.look()
+            waiting.snapshot()
             found = _nothing_yet(topic, asked) or await topic.flow_reads.read(asked)
             done = holder.halted or found.partitions > asked.partitions or any(each.has_rows for each in found.ranges)
             if found.ranges and (found.at_change or topic.waiting is not None):
@@ -97,7 +97,7 @@ class FlowAnswers:
             if done or not await waiting.news(moved=bool(found.ranges), at_change=found.at_change):
                 return self._followed(found, over=holder.halted, hurry=topic.waiting is not None)
 
-    def _followed(self, found: Followed, *, over: bool, hurry: bool) -> flow_operations.FollowReply:
+    def _followed(self, found: ChangeFeedPage, *, over: bool, hurry: bool) -> flow_operations.FollowReply:
         return flow_operations.FollowReply(
             parts=tuple(
                 flow_operations.FollowedPart(
@@ -150,18 +150,18 @@ class _Waiting:
         seconds: it is answered after so long in any case.
     """
 
-    def __init__(self, topic: ServedTopic, holder: Holder, partitions: frozenset[int], seconds: float) -> None:
+    def __init__(self, topic: ServedTopic, holder: SessionOwner, partitions: frozenset[int], seconds: float) -> None:
         self._topic = topic
         self._holder = holder
         self._partitions = partitions
         self._until = time.monotonic() + seconds
-        self._quiet = False  # it is to be told, soon, that there is nothing for it up to the head
-        self.look()
+        self._quiet = False  # it gets an answer soon: nothing for it up to the head
+        self.snapshot()
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Note what there is, right before it is looked at."""
         topic = self._topic
-        self._head, self._waits, self._acks = topic.head, topic.waiting, topic.acked.rings
+        self._head, self._waits, self._acks = topic.head, topic.waiting, topic.acked.notifications
 
     async def news(self, *, moved: bool, at_change: bool) -> bool:
         """Wait; tell whether to look again. If not, the task is answered with what was found.
@@ -178,7 +178,7 @@ class _Waiting:
         while True:
             if topic.closed or self._holder.halted or topic.waiting != self._waits:
                 return True
-            if at_change and topic.acked.rings != self._acks:
+            if at_change and topic.acked.notifications != self._acks:
                 return True
             if topic.head != self._head:
                 sealed_again = topic.head.epoch != self._head.epoch and topic.head.n <= self._head.n
@@ -189,7 +189,7 @@ class _Waiting:
             if left <= 0:
                 return topic.head != self._head
             if at_change:
-                await either((topic.news, topic.acked), left)
+                await wait_for_any((topic.news, topic.acked), left)
             else:
                 await topic.news.wait(left)
 
@@ -198,11 +198,11 @@ class _Waiting:
             self._quiet, self._until = True, min(self._until, time.monotonic() + QUIET_SECONDS)
 
 
-def _nothing_yet(topic: ServedTopic, asked: flow_operations.FollowRequest) -> Followed | None:
+def _nothing_yet(topic: ServedTopic, asked: flow_operations.FollowRequest) -> ChangeFeedPage | None:
     """Return that there is nothing, where no disk need be asked: each cursor is at the head. None if it must."""
     if topic.ended or not asked.parts or any(part.at != topic.head for part in asked.parts):
         return None
-    return Followed((), topic.head, at_change=False, partitions=asked.partitions)
+    return ChangeFeedPage((), topic.head, at_change=False, partitions=asked.partitions)
 
 
 async def _has_room(topic: ServedTopic) -> bool:

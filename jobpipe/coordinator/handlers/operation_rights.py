@@ -1,4 +1,4 @@
-"""Which right each operation of the coordinator needs. The only place that decides it; roles: ``Trust.require_role``.
+"""Which right each operation of the coordinator needs: decided here alone. Roles: ``PeerAuthentication.require_role``.
 
 The right is asked for at WELCOME and again with each request, so that a changed access list counts for links that are
 there already. A subscriber is bound to the name in its HELLO: it acknowledges, plans and reads under no other. A
@@ -7,7 +7,7 @@ worker of it, which binds a slot, needs the right to read under the name that it
 
 from __future__ import annotations
 
-from jobpipe.discovery.peer_authentication import Trust
+from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.access_list import ADMIN, PUBLISH, READ
 from jobpipe.operations.admin_operations import (
@@ -31,7 +31,7 @@ from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.reader_operations import BindRequest, BoundsRequest
 
 
-def require_operation(trust: Trust, link: Link, asked: Fields) -> None:
+def require_operation(trust: PeerAuthentication, link: Link, asked: Fields) -> None:
     """See that a peer may have what it asks for.
 
     A subscription may be moved or dropped by an administrator of the topic, or by a peer that may read under its name.
@@ -71,6 +71,6 @@ def require_operation(trust: Trust, link: Link, asked: Fields) -> None:
             trust.require(link, READ, topic, name)
 
 
-def may_have_holds_of_others(trust: Trust, link: Link) -> bool:
+def may_have_holds_of_others(trust: PeerAuthentication, link: Link) -> bool:
     """Tell whether a peer may move and release holds that another identity took: administrators of the topic may."""
     return trust.allows(link, ADMIN, link.hello.topic)

@@ -1,4 +1,4 @@
-"""The coordinator's answers to publishers: one method an operation."""
+"""The coordinator's handlers for publishers: one method an operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations import publisher_operations
 from jobpipe.operations.publisher_operations import APPENDER
-from jobpipe.store.catalog.batches import APPENDERS, LastSeal, Shape
+from jobpipe.store.catalog.batches import APPENDERS, LastSeal, LogDivision
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.log.seal import NewBatch
@@ -51,7 +51,7 @@ def _require_own_id(at: Context, query_id: str) -> None:
     )
 
 
-class PublisherAnswers:
+class PublisherHandlers:
     """What a publisher gets, and an appender."""
 
     def __init__(self, coordinator: Coordinator, secret: str) -> None:
@@ -109,7 +109,7 @@ class PublisherAnswers:
         topic = at.topic
         topic.require_appendable()
 
-        def work() -> tuple[LastSeal | None, Position | None, Shape | None, bool]:
+        def work() -> tuple[LastSeal | None, Position | None, LogDivision | None, bool]:
             store = topic.store
             store.check_epoch()
             last = store.batches.last_sealed(asked.query_id)
@@ -123,7 +123,7 @@ class PublisherAnswers:
         if topic.asked.serve and not room:  # it is served without its publisher, and nothing of it is removed
             full: str | None = f"the spool is full ({topic.config.spool_max_bytes} bytes), and its publisher is away"
         else:
-            full = await topic.room(asked.wait, has_room=room, tell=False)
+            full = await topic.room(asked.wait, has_room=room, announce=False)
         if full is not None:
             return publisher_operations.BeginReply(epoch=topic.epoch, full=full)
         appending = publisher_operations.Appending(
@@ -235,7 +235,7 @@ class PublisherAnswers:
         self, at: Context, asked: publisher_operations.DeclareRequest
     ) -> publisher_operations.DeclareReply:
         add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)
-        return publisher_operations.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.ring()))
+        return publisher_operations.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.notify_all()))
 
     async def _acked(self, at: Context, asked: publisher_operations.AckedRequest) -> publisher_operations.AckedReply:
         topic = at.topic

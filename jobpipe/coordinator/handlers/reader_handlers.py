@@ -1,4 +1,4 @@
-"""The coordinator's answers to subscribers and readers: one method an operation."""
+"""The coordinator's handlers for subscribers and readers: one method an operation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations import reader_operations, subscriber_operations
-from jobpipe.operations.messages.message_fields import Fields, Nothing, SharedReply
+from jobpipe.operations.messages.message_fields import EmptyReply, Fields, SharedReply
 from jobpipe.operations.range_messages import LostBatch, News, PlannedRange
-from jobpipe.store.reading.offset_resolution import TopicRange
-from jobpipe.store.reading.read_plan import Plan
-from jobpipe.store.reading.shared_plans import Planned, PlanOrder
+from jobpipe.store.reading.offset_resolution import ResolvedRange
+from jobpipe.store.reading.read_plan import ReadPlan
+from jobpipe.store.reading.shared_plans import Planned, PlanQuery
 
 if TYPE_CHECKING:
     from jobpipe.coordinator.served_topics import Coordinator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_REPLIES = 4  # made of one plan: with the news of now and without, and some of earlier news
 
 
-class ReaderAnswers:
+class ReaderHandlers:
     """What subscribers and readers get.
 
     Args:
@@ -97,7 +97,7 @@ class ReaderAnswers:
             await topic.news.wait(left)
 
     async def _plan(self, at: Context, asked: subscriber_operations.PlanRequest) -> Fields:
-        topic, order = at.topic, PlanOrder(asked.start, asked.limits, asked.count, asked.held)
+        topic, order = at.topic, PlanQuery(asked.start, asked.limits, asked.count, asked.held)
         topic.subscribers.held(at.name, asked.grant)
         found = await topic.subscribers.plans.next(at.name, asked.grant, order, asked.wait)
         if asked.wait:
@@ -136,15 +136,15 @@ class ReaderAnswers:
             held=None if found.held is None else tuple(map(held_part, found.held)),
         )
 
-    async def _lost(self, topic: ServedTopic, plans: list[Plan]) -> tuple[LostBatch, ...]:
+    async def _lost(self, topic: ServedTopic, plans: list[ReadPlan]) -> tuple[LostBatch, ...]:
         if not plans or plans[0].start.place == plans[-1].end.place:
             return ()
         end = plans[-1].end
         return await topic.lost(plans[0].start.n, end.n + (1 if end.r else 0))
 
-    async def _ack(self, at: Context, asked: subscriber_operations.AckRequest) -> Nothing:
+    async def _ack(self, at: Context, asked: subscriber_operations.AckRequest) -> EmptyReply:
         await at.topic.subscribers.acknowledge(at.name, asked.grant, asked.position)
-        return Nothing()
+        return EmptyReply()
 
     async def _slot(self, at: Context, asked: subscriber_operations.SlotRequest) -> subscriber_operations.SlotReply:
         found = await at.topic.slots.next(
@@ -183,9 +183,9 @@ class ReaderAnswers:
             known = topic.store.subscriptions.find(asked.name)
             acked, tail = None if known is None else known.acked, topic.store.batches.tail()
             if start is None:
-                window = TopicRange(tail, None if end is None else topic.store.locator.end(end), 0)
+                window = ResolvedRange(tail, None if end is None else topic.store.resolver.end(end), 0)
             else:
-                window = topic.store.locator.locate(
+                window = topic.store.resolver.resolve(
                     start, end, committed=acked or tail, skip_removed=asked.skip_removed
                 )
             return reader_operations.Bounds(
@@ -204,7 +204,7 @@ class ReaderAnswers:
     async def _range(self, at: Context, asked: reader_operations.RangeRequest) -> reader_operations.RangeReply:
         start, end, topic = asked.start, asked.end, at.topic
 
-        def work() -> list[Plan]:
+        def work() -> list[ReadPlan]:
             topic.store.batches.check(start)
             topic.store.batches.check(end)
             return topic.store.planner.describe(start, end)
@@ -237,28 +237,28 @@ class ReaderAnswers:
     async def _cut(self, at: Context, asked: reader_operations.CutRequest) -> reader_operations.CutReply:
         start, end, topic = asked.start, asked.end, at.topic
         make = partial(
-            topic.store.planner.cutter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least
+            topic.store.planner.splitter, wanted=asked.partitions, max_rows=asked.max_rows, at_least=asked.at_least
         )
         if at.link.hello.role == "subscriber":
-            cutter = await topic.subscribers.cutter(at.name, _grant(asked), start, end, make)
+            splitter = await topic.subscribers.splitter(at.name, _grant(asked), start, end, make)
         else:
-            cutter = await topic.run(make, start, end)
-        while (cuts := await topic.run(cutter.step)) is None:
+            splitter = await topic.run(make, start, end)
+        while (split := await topic.run(splitter.step)) is None:
             pass  # what else the log's thread is to do comes in between
         pieces: list[reader_operations.CutPiece] = []
-        for cut in cuts:
-            pieces.append(reader_operations.CutPiece(cut.end, tuple(cut.partitions)))
+        for piece in split:
+            pieces.append(reader_operations.CutPiece(piece.end, tuple(piece.partitions)))
             if len(pieces) % 1000 == 0:
                 await asyncio.sleep(0)  # there may be 100,000
         return reader_operations.CutReply(pieces=tuple(pieces))
 
-    async def _lease(self, at: Context, asked: reader_operations.LeaseRequest) -> Nothing:
+    async def _lease(self, at: Context, asked: reader_operations.LeaseRequest) -> EmptyReply:
         await at.topic.leases.take(at.link, asked)
-        return Nothing()
+        return EmptyReply()
 
-    async def _release(self, at: Context, asked: reader_operations.ReleaseRequest) -> Nothing:
+    async def _release(self, at: Context, asked: reader_operations.ReleaseRequest) -> EmptyReply:
         await at.topic.leases.release(asked.secret)
-        return Nothing()
+        return EmptyReply()
 
     async def _schema(self, at: Context, asked: reader_operations.SchemaRequest) -> reader_operations.SchemaReply:
         wanted, topic = asked.id, at.topic

@@ -14,23 +14,23 @@ from jobpipe_registry.topic_records import MAX_STEP
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 2.0  # between two questions to the registry, however often peers name one
+ASK_SECONDS = 2.0  # between two requests to the registry, however often peers name one
 PATIENCE_SECONDS = 3.0  # that a peer waits for the answer
 
 
-class HigherEpoch:
+class EpochCheck:
     """Answers for one topic.
 
     Args:
         topic: As this coordinator serves it.
         registered: Gives the registry's epoch; blocking, for a bounded time.
-        lasting: Owns the question, which may outlive its asker.
+        background: Owns the request to the registry, which may outlive its caller.
     """
 
-    def __init__(self, topic: ServedTopic, registered: Callable[[], int], lasting: BackgroundTasks) -> None:
+    def __init__(self, topic: ServedTopic, registered: Callable[[], int], background: BackgroundTasks) -> None:
         self.topic = topic
         self._registered = registered
-        self._lasting = lasting
+        self._background = background
         self._asking: asyncio.Task[int] | None = None
         self._asked_at = 0.0
 
@@ -38,7 +38,7 @@ class HigherEpoch:
         """Tell whether another publisher was given an epoch above ours; False while that cannot be known."""
         if self._asking is None or (self._asking.done() and time.monotonic() - self._asked_at >= ASK_SECONDS):
             self._asked_at = time.monotonic()
-            self._asking = self._lasting.start(self._ask())
+            self._asking = self._background.start(self._ask())
         done, _ = await asyncio.wait({self._asking}, timeout=PATIENCE_SECONDS)
         return bool(done) and not self._asking.cancelled() and self._asking.result() > self.topic.epoch_drawn
 

@@ -42,11 +42,11 @@ class HostServers:
         self._directory: HostDirectory | None = None
         self._endpoints: dict[str, str] = {}  # of those registered now
         self._absent: dict[str, float] = {}  # seconds for which others, that keep segments, were seen to be absent
-        self._looked_at: float | None = None  # with an answer
+        self._refreshed_at: float | None = None  # with an answer
         self._lost_after = config.hostserver_lost_after  # seconds; of the most patient topic, since hosts are of all
-        self._told: dict[str, str | None] = {}
+        self._announced: dict[str, str | None] = {}
         self._swept_at: dict[tuple[str, str], float] = {}  # by topic and host
-        self._looking = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
         self._tidying: set[ServedTopic] = set()
         self._served: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}  # by topic, and asked when
 
@@ -61,14 +61,14 @@ class HostServers:
         return frozenset(h for h, seconds in self._absent.items() if seconds >= self._lost_after)
 
     def is_due(self, topics: list[ServedTopic]) -> bool:
-        """Tell whether it is time for :meth:`look`."""
+        """Tell whether it is time for :meth:`refresh`."""
         patience = [topic.config.hostserver_lost_after for topic in topics if topic.uses_hosts]
-        if self._looking.locked() or not patience:
+        if self._refreshing.locked() or not patience:
             return False
         every = min(LOOK_SECONDS, max(patience) / 4)
-        return self._looked_at is None or time.monotonic() - self._looked_at >= every
+        return self._refreshed_at is None or time.monotonic() - self._refreshed_at >= every
 
-    async def look(self, topics: list[ServedTopic]) -> None:
+    async def refresh(self, topics: list[ServedTopic]) -> None:
         """Ask the registry which host servers there are, and tell the data process and the topics.
 
         While the registry is away no server counts as lost: then it cannot be known.
@@ -76,28 +76,28 @@ class HostServers:
         Args:
             topics: All that are served, and the one that is about to be.
         """
-        async with self._looking:
+        async with self._refreshing:
             try:
                 found = await asyncio.to_thread(self._ask)
             except JobpipeError as error:
                 log.warning("the host servers cannot be looked up: %s", error)
-                self._looked_at = time.monotonic()
+                self._refreshed_at = time.monotonic()
                 return
             self._lost_after = max(
                 (topic.config.hostserver_lost_after for topic in topics if topic.uses_hosts), default=self._lost_after
             )
             now = time.monotonic()
-            passed = 0.0 if self._looked_at is None else now - self._looked_at
-            self._looked_at, self._endpoints = now, found
+            passed = 0.0 if self._refreshed_at is None else now - self._refreshed_at
+            self._refreshed_at, self._endpoints = now, found
             needed = set().union(*(topic.kept for topic in topics if topic.uses_hosts))
             self._absent = {h: self._absent.get(h, 0.0) + passed for h in needed - found.keys()}
             lost = self.lost
-            for host in lost - {h for h, endpoint in self._told.items() if endpoint is None}:
+            for host in lost - {h for h, endpoint in self._announced.items() if endpoint is None}:
                 log.error("host server %s counts as lost: absent for %.0f s", host, self._absent[host])
-            told: dict[str, str | None] = {**found, **dict.fromkeys(lost)}
-            if told != self._told:
-                await asyncio.to_thread(self._data.tell_hosts, told)
-                self._told = told
+            announced: dict[str, str | None] = {**found, **dict.fromkeys(lost)}
+            if announced != self._announced:
+                await asyncio.to_thread(self._data.announce_hosts, announced)
+                self._announced = announced
             for topic in topics:
                 topic.gone = lost & topic.kept
 
@@ -108,10 +108,10 @@ class HostServers:
 
     # -- tidying -------------------------------------------------------------------------------------------------------
 
-    async def look_and_tidy(self, topics: list[ServedTopic]) -> None:
-        """Do as :meth:`look`, then let host servers remove what no batch refers to; that takes as long as they do."""
-        await self.look(topics)
-        # Not while others wait to look: a host server that hangs is waited for by its topic alone.
+    async def refresh_and_tidy(self, topics: list[ServedTopic]) -> None:
+        """Do as :meth:`refresh`, then let host servers remove what no batch refers to, however long they take."""
+        await self.refresh(topics)
+        # Not while others wait to refresh: a host server that hangs is waited for by its topic alone.
         await asyncio.gather(*(self.tidy(topic) for topic in topics))
 
     async def tidy(self, topic: ServedTopic) -> None:
@@ -123,7 +123,7 @@ class HostServers:
             return
         self._tidying.add(topic)
         try:
-            urgent = await topic.run(topic.store.retirer.hosts_to_sweep) if topic.publishing else ()
+            urgent = await topic.run(topic.store.cleaner.hosts_to_sweep) if topic.publishing else ()
             now = time.monotonic()
             self._swept_at = {key: at for key, at in self._swept_at.items() if now - at < SWEEP_SECONDS}
             for host, endpoint in list(self._endpoints.items()):
@@ -131,7 +131,7 @@ class HostServers:
                 if host in urgent or now - self._swept_at.get(key, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     self._swept_at[key] = now
                     await self._sweep(topic, host, endpoint)
-            await topic.look_where_kept()
+            await topic.refresh_kept()
         except JobpipeError as error:
             log.info("topic %s: tidying of host servers waits: %s", topic.topic, error)
         finally:
@@ -153,7 +153,7 @@ class HostServers:
                 if not files:
                     break
                 after = files[-1]
-                orphans = await topic.run(topic.store.retirer.orphans, list(files), topic.being_written)
+                orphans = await topic.run(topic.store.cleaner.orphans, list(files), topic.being_written)
                 if orphans:
                     remove = RemoveRequest(log_id, token, tuple(orphans))
                     removed += (await ask(link, remove, timeout=CALL_SECONDS)).removed

@@ -1,4 +1,4 @@
-"""What the registry is told of this coordinator's topics: claim, epoch, registrations, recovery points."""
+"""This coordinator's topics in the registry: claim, epoch, registrations, recovery points."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.process_identity import Place, start_ticks
+from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_errors import BadRecord
 from jobpipe_registry.topic_records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 HANDOVER_EXTRA_SECONDS = 5.0
 
 
-class Registration:
+class TopicRegistration:
     """One coordinator's entries in the registry. The handler is the caller's, and so is its end."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Registration:
         self._control = control
         self._data = data
         self._instance = instance
-        self._place = Place.here()
+        self._place = PidScope.here()
         self._started = psutil.Process().create_time()
         self._ticks = start_ticks(os.getpid())
 

@@ -1,4 +1,4 @@
-"""One thread that works for many identities, by turns; and a queue of what they ask for."""
+"""A thread that works for many identities, round robin; and a fair queue of what they ask for."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class FairQueue(Generic[T]):
             self.extend(identity, items)
 
 
-def settle(future: asyncio.Future[R], outcome: R | BaseException) -> None:
+def resolve_future(future: asyncio.Future[R], outcome: R | BaseException) -> None:
     """Give a request its result, or raise an error there; one that has gone, or has its answer, is left alone.
 
     Not for a future whose result may be an error.

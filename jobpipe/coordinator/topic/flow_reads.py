@@ -1,4 +1,4 @@
-"""What tasks of flow jobs read: those that ask at one time share turns of the log's thread."""
+"""What tasks of flow jobs read: those that ask at one time are answered by one run in the log's thread."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from jobpipe.coordinator.topic.fair_executor import settle
+from jobpipe.coordinator.topic.fair_executor import resolve_future
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError, SpoolFull
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.flow_operations import MAX_PARTS, FollowRequest
-from jobpipe.store.reading.change_feed import Followed
+from jobpipe.store.reading.change_feed import ChangeFeedPage
 
 GROUP = 16
 """Requests that share a turn, of at most MAX_PARTS partitions together: no turn takes longer than one request may."""
 
-Unread: TypeAlias = tuple[FollowRequest, asyncio.Future[Followed]]
+Unread: TypeAlias = tuple[FollowRequest, asyncio.Future[ChangeFeedPage]]
 
 
 class FlowReads:
@@ -32,9 +32,9 @@ class FlowReads:
         self._unread: dict[str, deque[Unread]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
 
-    async def read(self, asked: FollowRequest) -> Followed:
-        """Return what follows the cursors of a task; errors are those of ``PartReader.read`` of the change feed."""
-        found: asyncio.Future[Followed] = asyncio.get_running_loop().create_future()
+    async def read(self, asked: FollowRequest) -> ChangeFeedPage:
+        """Return what follows the cursors of a task; errors are those of ``ChangeFeed.read`` of the change feed."""
+        found: asyncio.Future[ChangeFeedPage] = asyncio.get_running_loop().create_future()
         identity = asking.get()
         self._unread.setdefault(identity, deque()).append((asked, found))
         if identity not in self._reading:  # it begins when all that the same news has woken have asked
@@ -65,7 +65,7 @@ class FlowReads:
     async def _read_group(self, group: Sequence[Unread]) -> None:
         reader = self._topic.store.parts
 
-        def one(asked: FollowRequest) -> Followed | JobpipeError:
+        def one(asked: FollowRequest) -> ChangeFeedPage | JobpipeError:
             wanted = [(part.partition, part.at) for part in asked.parts]
             try:
                 return reader.read(asked.name, wanted, partitions=asked.partitions, skip_removed=asked.skip_removed)
@@ -76,17 +76,17 @@ class FlowReads:
             except JobpipeError as error:
                 return error
 
-        def work() -> list[Followed | JobpipeError]:
+        def work() -> list[ChangeFeedPage | JobpipeError]:
             return [one(asked) for asked, _ in group]
 
         try:
-            answers: Sequence[Followed | BaseException]
+            answers: Sequence[ChangeFeedPage | BaseException]
             try:
                 answers = await self._topic.run(work)
             except Exception as error:  # noqa: BLE001 - told to all who ask
                 answers = [error] * len(group)
             for (_, found), answer in zip(group, answers, strict=True):
-                settle(found, answer)
+                resolve_future(found, answer)
         finally:
             for _, found in group:
                 found.cancel()  # only if this task was cancelled

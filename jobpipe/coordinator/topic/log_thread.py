@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LogThread:
-    """Runs work on a log, one piece at a time, taking turns between identities. Owns the log and its thread."""
+    """Runs work on a log, one piece at a time, round robin over the identities. Owns the log and its thread."""
 
     def __init__(self, topic: str, store: TopicLog) -> None:
         self.store = store
@@ -57,17 +57,17 @@ class LogThread:
             raise TopicNotFound(f"topic {self._topic!r} is no longer served here", topic=self._topic)
         loop = asyncio.get_running_loop()
 
-        def told() -> R:
-            result = self._mended(work, reserve=reserve)
+        def run_and_notify() -> R:
+            result = self._run_with_repair(work, reserve=reserve)
             if then is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has ended: no request is left
                     # The loop runs it before it learns that we are done, so calls keep the order of their work.
                     loop.call_soon_threadsafe(then, result)
             return result
 
-        return await self._thread.run(told, whose=whose)
+        return await self._thread.run(run_and_notify, whose=whose)
 
-    def _mended(self, work: Callable[[], R], *, reserve: bool) -> R:
+    def _run_with_repair(self, work: Callable[[], R], *, reserve: bool) -> R:
         try:
             return work()
         except SpoolError as error:

@@ -13,14 +13,14 @@ from typing import Any
 
 from jobpipe.coordinator.topic.flow_reads import FlowReads
 from jobpipe.coordinator.topic.log_thread import LogThread
-from jobpipe.coordinator.topic.topic_flows import TopicFlows, WrittenNow
+from jobpipe.coordinator.topic.topic_flows import OpenWriteIds, TopicFlows
 from jobpipe.coordinator.topic.topic_holds import TopicHolds, hold_words
 from jobpipe.coordinator.topic.topic_leases import TopicLeases
 from jobpipe.coordinator.topic.topic_slots import SlotBinder
-from jobpipe.coordinator.topic.topic_state import KnownLog, TopicState
-from jobpipe.coordinator.topic.topic_subscribers import Subscribers
+from jobpipe.coordinator.topic.topic_state import LogSnapshot, TopicState
+from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
-from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, OpenRequest
 from jobpipe.store.catalog.batches import division_of
 from jobpipe.store.catalog.position import Position
@@ -58,8 +58,8 @@ class ServedTopic(TopicState):
         thread: LogThread,
         asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None,
-        known: KnownLog,
-        budgets: Budgets | None,
+        known: LogSnapshot,
+        quotas: IdentityQuotas | None,
     ) -> None:
         """Use :meth:`open`."""
         super().__init__(topic, thread, asked, known)
@@ -71,9 +71,9 @@ class ServedTopic(TopicState):
         # A publisher has the topic. False once closed or fenced. It stays true if the publisher dies; see ParentWatch.
         self.publishing = not asked.serve
         self.waiting: str | None = None
-        self.subscribers = Subscribers(self)
+        self.subscribers = TopicSubscribers(self)
         self.slots = SlotBinder(self, self.subscribers)
-        self.leases = TopicLeases(self, budgets or Budgets())
+        self.leases = TopicLeases(self, quotas or IdentityQuotas())
         self.holds = TopicHolds(self)
         self.flows = TopicFlows(self, self.subscribers)
         self.flow_reads = FlowReads(self)
@@ -100,7 +100,7 @@ class ServedTopic(TopicState):
         store: TopicLog,
         asked: OpenRequest,
         keep_recovery_point: Callable[[str], None] | None = None,
-        budgets: Budgets | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> ServedTopic:
         """Return the served topic, which owns the log from now on.
 
@@ -109,8 +109,8 @@ class ServedTopic(TopicState):
         """
         thread = LogThread(topic, store)
         try:
-            known = await thread.run(lambda: KnownLog.of(store))
-            return cls(topic, thread, asked, keep_recovery_point, known, budgets)
+            known = await thread.run(lambda: LogSnapshot.of(store))
+            return cls(topic, thread, asked, keep_recovery_point, known, quotas)
         except BaseException:
             await thread.close(0.0)
             raise
@@ -131,7 +131,7 @@ class ServedTopic(TopicState):
     @property
     def being_written(self) -> Container[str]:
         """A live view of the write ids in progress: each ``in`` looks at the present state."""
-        return WrittenNow(self.writing, self.flows.writing)
+        return OpenWriteIds(self.writing, self.flows.writing)
 
     def begin_write(self, writer: str = "") -> str:
         """Begin a batch, and return its write id.
@@ -157,16 +157,16 @@ class ServedTopic(TopicState):
         limit = self.config.spool_max_bytes
         return self._store.free_bytes() >= min(LOW_BYTES, limit) and self._store.used_bytes() < limit
 
-    async def room(self, wait: float, *, has_room: bool, tell: bool = True) -> str | None:
+    async def room(self, wait: float, *, has_room: bool, announce: bool = True) -> str | None:
         """Return None if the spool has room, or can make some. Else wait for an acknowledgement; return why it is full.
 
         Args:
             wait: Seconds to wait at most.
             has_room: What :meth:`has_room` returned just now.
-            tell: Let subscribers know why the publisher waits; not of an appender, whose wait nothing ends for them.
+            announce: Let subscribers know why the publisher waits; not of an appender, whose wait they cannot end.
         """
         full = None if has_room else await self._make_room()
-        if tell:
+        if announce:
             self._set_waiting(full)
         if full is not None:
             await self.acked.wait(wait)
@@ -178,15 +178,15 @@ class ServedTopic(TopicState):
         short = min(LOW_BYTES, limit) - await self.run(self._store.free_bytes)
         if short > 0:  # the disk is nearly full: free what retention allows; if that is too little, go on
             with contextlib.suppress(SpoolFull):
-                await self.run(self._store.retirer.retain, self.retention, need=short)
+                await self.run(self._store.cleaner.retain, self.retention, need=short)
         if await self.run(self._store.used_bytes) < limit:
             return None
         need = await self.run(self._store.used_bytes) - limit + 1
-        await self.run(self._store.retirer.retain, self.retention, need=need)
+        await self.run(self._store.cleaner.retain, self.retention, need=need)
         if await self.run(self._store.used_bytes) < limit:
             return None
         if self.config.on_full == "drop_oldest":
-            removed = await self.run(self._store.retirer.drop_oldest, need)
+            removed = await self.run(self._store.cleaner.drop_oldest, need)
             if removed.batches:
                 log.warning("topic %s: spool full, dropped the oldest %d batches", self.topic, removed.batches)
             leased = None if removed.bytes >= need else await self.run(self._leased)
@@ -203,7 +203,7 @@ class ServedTopic(TopicState):
 
     def _leased(self, before: int | None = None) -> str | None:
         """Say which lease keeps most, if one keeps batches before an offset, or any. Call it in the log's thread."""
-        for line in self.leases.lines(self._store.leases.all()[:1]):
+        for line in self.leases.describe(self._store.leases.all()[:1]):
             if before is None or line["first"] < before:
                 return (
                     f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "
@@ -232,7 +232,7 @@ class ServedTopic(TopicState):
         why = None if why is None else why[:MAX_WAITING]
         if why != self.waiting:
             self.waiting = why
-            self.news.ring()
+            self.news.notify_all()
 
     async def seal(
         self,
@@ -449,7 +449,7 @@ class ServedTopic(TopicState):
         """
         status, disk = await self._known_status()
         status["disk"] = disk
-        status["leases"] = self.leases.lines(status["leases"])
+        status["leases"] = self.leases.describe(status["leases"])
         status["stored_bytes"] = status.pop("bytes")
         status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
         status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
@@ -495,12 +495,12 @@ class ServedTopic(TopicState):
             self._store.shorten()
             if not retain:
                 return None
-            self.subscribers.tell_store()
-            self.leases.tell_store()
-            self._store.retirer.retain(self.retention)
+            self.subscribers.write_to_store()
+            self.leases.write_to_store()
+            self._store.cleaner.retain(self.retention)
             if not self.asked.serve and time.monotonic() - self._swept_at > SWEEP_SECONDS:
                 self._swept_at = time.monotonic()
-                self._store.retirer.sweep(self.being_written)
+                self._store.cleaner.sweep(self.being_written)
             return self._store.batches.head(), self._store.batches.ended()
 
         def seen(found: tuple[Position, bool] | None) -> None:
@@ -526,6 +526,6 @@ class ServedTopic(TopicState):
         self.publishing = False
         self.leases.close()
         self._thread.begin_close()
-        self.news.ring()  # waiting requests ask the thread again, and fail
-        self.acked.ring()
+        self.news.notify_all()  # waiting requests ask the thread again, and fail
+        self.acked.notify_all()
         await self._thread.close(seconds)

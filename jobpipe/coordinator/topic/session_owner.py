@@ -1,4 +1,4 @@
-"""Who holds a subscription's name now, and how it is connected."""
+"""The session that owns a subscription's name now, and how it is connected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart 
 
 
 @dataclass
-class Holder:
+class SessionOwner:
     """The live holder of one subscription's name.
 
     Attributes:

@@ -14,9 +14,9 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jobpipe.coordinator.topic.fair_executor import FairQueue, settle
+from jobpipe.coordinator.topic.fair_executor import FairQueue, resolve_future
 from jobpipe.coordinator.topic.topic_state import TopicState
-from jobpipe.coordinator.topic.topic_subscribers import Subscribers
+from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import (
     ConfigError,
     FlowFailed,
@@ -55,7 +55,7 @@ OfCursors: TypeAlias = BeginFlowRequest | CursorsRequest | ClaimRequest | SealPa
 
 
 @dataclass(frozen=True)
-class Publishing:
+class PublishingFlow:
     """A flow that publishes this topic, as its driver has begun it."""
 
     key: FlowKey
@@ -64,7 +64,7 @@ class Publishing:
     parallelism: int
 
 
-class WrittenNow(Container[str]):
+class OpenWriteIds(Container[str]):
     """The write ids that are in one of two sets, whenever it is asked."""
 
     def __init__(self, first: set[str], second: set[str]) -> None:
@@ -81,10 +81,10 @@ class TopicFlows:
         writing: write ids of the files that tasks write now.
     """
 
-    def __init__(self, topic: TopicState, subscribers: Subscribers) -> None:
+    def __init__(self, topic: TopicState, subscribers: TopicSubscribers) -> None:
         self._topic = topic
         self._subscribers = subscribers
-        self._publishing: dict[str, Publishing] = {}
+        self._publishing: dict[str, PublishingFlow] = {}
         self._writing: dict[tuple[FlowKey, int, int], list[str]] = {}  # by cursor and claim
         self._waiting: FairQueue[Unsealed] = FairQueue()
         self._sealing: asyncio.Task[None] | None = None
@@ -132,8 +132,8 @@ class TopicFlows:
             before = self._publishing.get(asked.flow)
             if before is not None and before.key != key:  # what was made of another log is sealed no more
                 self._forget_writing(before.key, range(MAX_PARALLELISM))
-            self._publishing[asked.flow] = Publishing(key, asked.token, found[0], asked.parallelism)
-            self._topic.news.ring()  # the schema is known
+            self._publishing[asked.flow] = PublishingFlow(key, asked.token, found[0], asked.parallelism)
+            self._topic.news.notify_all()  # the schema is known
 
         _, cursors = await self._topic.run_then(work, begun)
         return cursors
@@ -193,7 +193,7 @@ class TopicFlows:
         A grant gives the cursors of a flow that reads this topic, and no others. A flow that publishes this topic holds
         its subscription at its source, so here its name is free for each peer that may read under it. Its cursors are
         for those who show its token, or, as its driver does, the job's secret, which
-        :class:`jobpipe.coordinator.handlers.admin_handlers.ControlService` has checked.
+        :class:`jobpipe.coordinator.handlers.admin_handlers.AdminHandlers` has checked.
         """
         key = FlowKey(asked.flow, asked.topic, asked.log)
         if link.hello.role != "publisher":
@@ -223,7 +223,7 @@ class TopicFlows:
         if key.log != here.log_id:
             raise _other_log(key, here.topic, here.log_id)
 
-    def publishing(self, flow: str, token: str) -> Publishing:
+    def publishing(self, flow: str, token: str) -> PublishingFlow:
         """Return a flow that publishes this topic, to who shows its token.
 
         Raises:
@@ -242,7 +242,7 @@ class TopicFlows:
             )
         return known
 
-    async def begin_write(self, known: Publishing, partition: int, claim: int) -> str:
+    async def begin_write(self, known: PublishingFlow, partition: int, claim: int) -> str:
         """Return a write id for a file of a task; the file is kept until it is sealed, or the claim is over.
 
         Raises:
@@ -356,7 +356,7 @@ class TopicFlows:
         await asyncio.wait({sealing})
         if (error := sealing.exception()) is not None:
             for _, done in group:
-                settle(done, error)
+                resolve_future(done, error)
             return
         for (_, done), outcome in zip(group, sealing.result()[0], strict=True):
             done.set_result(outcome)  # what is wrong with one part is its outcome

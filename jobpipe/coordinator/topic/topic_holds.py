@@ -21,7 +21,7 @@ class TopicHolds:
         self._topic = topic
 
     async def take(self, owner: str, asked: HoldRequest, *, others: bool) -> HoldReply:
-        """Make a hold, or move it on; see :meth:`jobpipe.store.subscriptions.holds.TopicHolds.take`.
+        """Make a hold, or move it on; see :meth:`jobpipe.store.subscriptions.holds.Holds.take`.
 
         Args:
             owner: the identity that asks.
@@ -40,7 +40,7 @@ class TopicHolds:
             store = self._topic.store
             return store.holds.take(asked.name, owner, _located(store, asked.to, asked.name), max_time, others=others)
 
-        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.ring()))
+        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.notify_all()))
 
     async def release(self, name: str, owner: str, *, others: bool, dry_run: bool) -> HoldReply:
         """Give a hold back; what only it kept may go from now on.
@@ -53,7 +53,7 @@ class TopicHolds:
         def work() -> Hold:
             return self._topic.store.holds.release(name, owner, others=others, dry_run=dry_run)
 
-        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.ring()))
+        return _reply(await self._topic.run_then(work, lambda _: self._topic.acked.notify_all()))
 
 
 def hold_words(topic: str, hold: Hold) -> str:
@@ -80,10 +80,10 @@ def _located(store: TopicLog, to: Boundary, name: str) -> Position:
             topic=store.topic,
         )
     batches, stands = store.batches, store.holds.offset_of(name)
-    named = store.locator.end(to) if to.kind in ("offset", "position") else None
+    named = store.resolver.end(to) if to.kind in ("offset", "position") else None
     if named is not None and stands is not None and named.n <= stands:
         return named  # it may be removed already, and is no move
-    return store.locator.locate(to, None, committed=batches.tail() if stands is None else batches.at(stands)).start
+    return store.resolver.resolve(to, None, committed=batches.tail() if stands is None else batches.at(stands)).start
 
 
 def _reply(hold: Hold) -> HoldReply:

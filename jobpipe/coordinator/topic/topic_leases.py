@@ -12,7 +12,7 @@ from typing import Any
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import DataLoss, LinkError, RemoteProtocolError, TopicNotFound
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.servers.identity_quota import Budgets, identity_of
+from jobpipe.net.servers.identity_quota import IdentityQuotas, identity_of
 from jobpipe.operations.admin_operations import LeaseReply
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
 
@@ -56,12 +56,12 @@ class TopicLeases:
 
     Args:
         topic: whose leases.
-        budgets: what each identity holds.
+        quotas: what each identity holds.
     """
 
-    def __init__(self, topic: TopicState, budgets: Budgets) -> None:
+    def __init__(self, topic: TopicState, quotas: IdentityQuotas) -> None:
         self._topic = topic
-        self._budgets = budgets
+        self._quotas = quotas
         self._known: dict[str, ReadLease] = {}
         # By name, when it ends: of those that end sooner than the log knows. A renewal takes its name out in the log's
         # thread, where the log is told too, so none is shortened that was renewed since.
@@ -97,7 +97,7 @@ class TopicLeases:
             raise TopicNotFound(
                 f"topic {self._topic.topic!r} has no lease {name!r}", topic=self._topic.topic, lease=name
             )
-        reply = LeaseReply(**self.lines([line])[0])
+        reply = LeaseReply(**self.describe([line])[0])
         if not dry_run:
             await self._end(name)
         return reply
@@ -117,14 +117,14 @@ class TopicLeases:
             if known.ends <= now and known.call is None:
                 self._forget(name, known)
 
-    def tell_store(self) -> None:
+    def write_to_store(self) -> None:
         """Tell the log which leases end sooner; in the topic's thread."""
         for name, ends in list(self._sooner.items()):
             self._topic.store.leases.shorten(name, ends - time.monotonic())
             if self._sooner.get(name) == ends:
                 self._sooner.pop(name, None)
 
-    def lines(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def describe(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what ``status`` tells of leases: offsets, owner, and since when, and for how long, in seconds.
 
         Args:
@@ -145,7 +145,7 @@ class TopicLeases:
         return lines
 
     def close(self) -> None:
-        """Give all back to the budgets: the topic is served here no more."""
+        """Give all back to the quotas: the topic is served here no more."""
         for name, known in list(self._known.items()):
             self._forget(name, known)
 
@@ -166,7 +166,7 @@ class TopicLeases:
                 limit=MAX_LEASES,
             )
         owner, now = identity_of(link.peer_names, link.peer), time.monotonic()
-        self._budgets.take(owner, "leases", 1)
+        self._quotas.acquire(owner, "leases", 1)
         known = self._known[name] = ReadLease(owner, now, now, link)
         return known
 
@@ -219,7 +219,7 @@ class TopicLeases:
         await self._topic.run(self._topic.store.leases.release, name)
         if known is not None:
             self._forget(name, known)
-        self._topic.acked.ring()  # a publisher may wait for room
+        self._topic.acked.notify_all()  # a publisher may wait for room
 
     def _cut(self, name: str, known: ReadLease) -> None:
         known.ends = self._sooner[name] = min(known.ends, time.monotonic() + LEASE_GRACE_SECONDS)
@@ -228,4 +228,4 @@ class TopicLeases:
         if self._known.get(name) is known:
             del self._known[name]
             self._sooner.pop(name, None)
-            self._budgets.give(known.owner, "leases", 1)
+            self._quotas.release(known.owner, "leases", 1)

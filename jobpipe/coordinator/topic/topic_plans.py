@@ -1,4 +1,4 @@
-"""What the subscribers of one topic read next: they share turns of the log's thread, and wait for news together."""
+"""What the subscribers of one topic read next: planned in groups in the log's thread; waits are shared."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from jobpipe.coordinator.topic.fair_executor import FairQueue, settle
+from jobpipe.coordinator.topic.fair_executor import FairQueue, resolve_future
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import JobpipeError, SpoolError
 from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.messages.message_fields import MAX_WAIT_SECONDS
-from jobpipe.store.reading.shared_plans import Planned, PlanOrder
+from jobpipe.store.reading.shared_plans import Planned, PlanQuery
 
-GROUP = 64  # plans that share a turn of the log's thread
-TURN_SECONDS = 0.002  # after which a turn takes no further one: others wait for the thread, too
+GROUP = 64  # plans that share a run in the log's thread
+RUN_SECONDS = 0.002  # after which a run takes no further one: others wait for the thread, too
 WOKEN = 64  # subscribers that are woken at once: a thousand answers take the loop a tenth of a second
 
 
 @dataclass(eq=False)
-class _Asked:
+class _PlanRequest:
     """An acknowledgement, and the plan that it asks for.
 
     Attributes:
         seconds: it waits for news at most, where there is nothing to read.
-        rings: of the bell of news, before it was asked.
+        notifications: of the news, before it was asked.
         done: the answer; None where the wait has ended, and ``found`` is the answer.
         found: that there is nothing to read.
         group: with which it waits.
@@ -34,51 +34,51 @@ class _Asked:
 
     name: str
     grant: int
-    order: PlanOrder
+    order: PlanQuery
     whose: str
     seconds: float
-    rings: int
+    notifications: int
     done: asyncio.Future[Planned | None]
     found: Planned | None = None
-    group: _Group | None = None
+    group: _WaitingGroup | None = None
     timer: asyncio.TimerHandle | None = None
 
 
 @dataclass
-class _Turn:
-    """What came of a turn: as much as it got through."""
+class _RoundResult:
+    """What came of a run of a group: as much as it got through."""
 
     outcomes: list[Planned | JobpipeError] = field(default_factory=list)
     advanced: bool = False
-    mended: bool = False  # it has failed once for the disk, and was begun again
+    retried: bool = False  # it has failed once for the disk, and was begun again
 
 
 @dataclass
-class _Group:
+class _WaitingGroup:
     """Those who wait for the same plan.
 
     Attributes:
         waiting: by when they came.
-        rings: of the bell of news, when the log was looked at last.
+        notifications: of the news, when the log was looked at last.
         task: looks at the log when there is news; its work counts to the identity of the first one.
     """
 
-    rings: int
-    waiting: dict[_Asked, None] = field(default_factory=dict)
+    notifications: int
+    waiting: dict[_PlanRequest, None] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
 
-class Plans:
+class TopicPlans:
     """Plans what comes next. Belongs to the event loop; what waits ends with its request."""
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
-        self._asked: FairQueue[_Asked] = FairQueue()
+        self._asked: FairQueue[_PlanRequest] = FairQueue()
         self._working: asyncio.Task[None] | None = None
-        self._groups: dict[PlanOrder, _Group] = {}
-        self._waits: dict[str, dict[_Asked, None]] = {}  # by name
+        self._groups: dict[PlanQuery, _WaitingGroup] = {}
+        self._waits: dict[str, dict[_PlanRequest, None]] = {}  # by name
 
-    async def next(self, name: str, grant: int, order: PlanOrder, seconds: float = 0.0) -> Planned:
+    async def next(self, name: str, grant: int, order: PlanQuery, seconds: float = 0.0) -> Planned:
         """Acknowledge where an order starts, whose batch is committed, and plan what follows.
 
         Args:
@@ -94,104 +94,104 @@ class Plans:
             TopicNotFound: the topic is not served here any more.
         """
         done: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
-        asked = _Asked(name, grant, order, asking.get(), seconds, self._topic.news.rings, done)
+        asked = _PlanRequest(name, grant, order, asking.get(), seconds, self._topic.news.notifications, done)
         self._asked.extend(asked.whose, (asked,))
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
         try:
-            told = await done
+            outcome = await done
         finally:
             self._leave(asked)
-        if told is None:
+        if outcome is None:
             assert asked.found is not None  # noqa: S101 - it has waited
             return asked.found
-        return told
+        return outcome
 
     async def _work(self) -> None:
         try:
             while self._asked:
-                await self._one_turn(self._next_group())
+                await self._run_group(self._next_group())
         finally:
             self._working = None
             while self._asked:  # only where we are cancelled: the loop ends
                 self._asked.take().done.cancel()
 
-    def _next_group(self) -> list[_Asked]:
+    def _next_group(self) -> list[_PlanRequest]:
         """Take some, of each identity in turn."""
-        group: list[_Asked] = []
+        group: list[_PlanRequest] = []
         while self._asked and len(group) < GROUP:
             asked = self._asked.take()
             if not asked.done.done():
                 group.append(asked)
         return group
 
-    async def _one_turn(self, group: list[_Asked]) -> None:
+    async def _run_group(self, group: list[_PlanRequest]) -> None:
         if not group:
             return
-        turn = _Turn()
+        result = _RoundResult()
 
         def planned(_: None) -> None:
-            if turn.advanced:
+            if result.advanced:
                 self._topic.note_progress()
-            for asked, outcome in zip(group, turn.outcomes, strict=False):
+            for asked, outcome in zip(group, result.outcomes, strict=False):
                 if asked.seconds and isinstance(outcome, Planned) and outcome.is_open and not asked.done.done():
                     self._wait(asked, outcome)
                 else:
-                    settle(asked.done, outcome)
+                    resolve_future(asked.done, outcome)
 
-        turning = asyncio.ensure_future(
-            self._topic.run_then(lambda: self._in_thread(group, turn), planned, whose="")  # it is for all
+        running = asyncio.ensure_future(
+            self._topic.run_then(lambda: self._in_thread(group, result), planned, whose="")  # it is for all
         )
         try:
-            await asyncio.wait({turning})
+            await asyncio.wait({running})
         except asyncio.CancelledError:
-            turning.cancel()
+            running.cancel()
             for asked in group:
                 asked.done.cancel()
             raise
-        if (error := turning.exception()) is not None:
+        if (error := running.exception()) is not None:
             for asked in group:
-                settle(asked.done, error)
+                resolve_future(asked.done, error)
             return
-        # Those come first in the next turn that this one did not get to.
-        self._asked.put_back((asked.whose, asked) for asked in group[len(turn.outcomes) :])
+        # Serve those first in the next run that this one did not reach.
+        self._asked.put_back((asked.whose, asked) for asked in group[len(result.outcomes) :])
 
-    def _in_thread(self, group: list[_Asked], turn: _Turn) -> None:
-        """Acknowledge and plan for a group, until the turn is over; an error of one is its own.
+    def _in_thread(self, group: list[_PlanRequest], result: _RoundResult) -> None:
+        """Acknowledge and plan for a group, until the run is over; an error of one is its own.
 
         What a disk refuses is tried once more after the log's thread has mended it, from there on.
         """
-        plans, until = self._topic.store.plans, time.monotonic() + TURN_SECONDS
-        plans.look()
-        for asked in group[len(turn.outcomes) :]:
+        plans, until = self._topic.store.plans, time.monotonic() + RUN_SECONDS
+        plans.drop_stale()
+        for asked in group[len(result.outcomes) :]:
             try:
-                turn.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)
-                turn.outcomes.append(plans.plan(asked.order))
+                result.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)
+                result.outcomes.append(plans.plan(asked.order))
             except SpoolError as error:
-                if not turn.mended:
-                    turn.mended = True
+                if not result.retried:
+                    result.retried = True
                     raise
-                turn.outcomes.append(error)
+                result.outcomes.append(error)
             except JobpipeError as error:
-                turn.outcomes.append(error)
+                result.outcomes.append(error)
             if time.monotonic() > until:
                 return
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _wait(self, asked: _Asked, found: Planned) -> None:
+    def _wait(self, asked: _PlanRequest, found: Planned) -> None:
         """Let one wait until there is something to read, with those who wait for the same."""
         asked.found = found
         group = self._groups.get(asked.order)
         if group is None:
-            group = self._groups[asked.order] = _Group(asked.rings)
+            group = self._groups[asked.order] = _WaitingGroup(asked.notifications)
             group.task = asyncio.create_task(self._follow(asked.order, group), name=f"news-{self._topic.topic}")
         asked.group = group
         group.waiting[asked] = None
         self._waits.setdefault(asked.name, {})[asked] = None
-        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, settle, asked.done, None)
+        asked.timer = asyncio.get_running_loop().call_later(asked.seconds, resolve_future, asked.done, None)
 
-    def _leave(self, asked: _Asked) -> None:
+    def _leave(self, asked: _PlanRequest) -> None:
         """Forget one that has its answer, or was cancelled."""
         group = asked.group
         if group is None or asked.timer is None:
@@ -210,29 +210,29 @@ class Plans:
     def wake(self, name: str) -> None:
         """Answer those who wait under a name: another holds it now, or it was dropped."""
         for asked in self._waits.get(name, ()):
-            settle(asked.done, None)
+            resolve_future(asked.done, None)
 
-    async def _follow(self, order: PlanOrder, group: _Group) -> None:
+    async def _follow(self, order: PlanQuery, group: _WaitingGroup) -> None:
         """Look at the log whenever there is news, until no request of the group waits."""
         topic = self._topic
         try:
             while group.waiting:
-                if topic.news.rings == group.rings:
+                if topic.news.notifications == group.notifications:
                     await topic.news.wait(MAX_WAIT_SECONDS)
                     continue
-                group.rings = topic.news.rings
-                found = await topic.run(topic.store.plans.look_and_plan, order)
+                group.notifications = topic.news.notifications
+                found = await topic.run(topic.store.plans.plan_fresh, order)
                 if not found.is_open:
-                    await self._tell_all(order, group, found)
+                    await self._resolve_all(order, group, found)
         except Exception as error:  # noqa: BLE001 - told to all who wait
-            await self._tell_all(order, group, error)
+            await self._resolve_all(order, group, error)
 
-    async def _tell_all(self, order: PlanOrder, group: _Group, outcome: Planned | Exception) -> None:
+    async def _resolve_all(self, order: PlanQuery, group: _WaitingGroup, outcome: Planned | Exception) -> None:
         """Tell a part of them at a time: requests of others come in between. Who comes now is in a new group."""
         if self._groups.get(order) is group:
             del self._groups[order]
         while group.waiting:
             for asked in list(itertools.islice(group.waiting, WOKEN)):
                 group.waiting.pop(asked)
-                settle(asked.done, outcome)
+                resolve_future(asked.done, outcome)
             await asyncio.sleep(0)

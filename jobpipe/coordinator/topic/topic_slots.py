@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from jobpipe.coordinator.topic.topic_state import TopicState
-from jobpipe.coordinator.topic.topic_subscribers import Subscribers
+from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import ConfigError, DataLoss, TopicNotFound
 from jobpipe.net.retry import Deadline
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary, ReadLimits
-from jobpipe.store.reading.read_plan import Plan
+from jobpipe.store.reading.read_plan import ReadPlan
 
 MAX_BIND_SECONDS = 1.0  # that a slot waits for news; then it is bound empty, and Spark asks for the next one
 
@@ -30,7 +30,7 @@ class NextSlot:
     """
 
     made: bool
-    plan: Plan
+    plan: ReadPlan
     stop: Position | None
     over: bool
     schema_id: int | None
@@ -39,7 +39,7 @@ class NextSlot:
 class SlotBinder:
     """Makes and binds the slots of one topic; every change to the log goes through the topic's thread."""
 
-    def __init__(self, topic: TopicState, subscribers: Subscribers) -> None:
+    def __init__(self, topic: TopicState, subscribers: TopicSubscribers) -> None:
         self._topic = topic
         self._subscribers = subscribers
         self._name = topic.topic
@@ -82,7 +82,7 @@ class SlotBinder:
             here = self._resolved(begin)
             store.subscriptions.declare(name, grant, here)
             advanced = store.subscriptions.acknowledge(name, grant, here)
-            stop = None if end is None else store.locator.end(end)
+            stop = None if end is None else store.resolver.end(end)
             plan = store.planner.plan(here, until=_until(here, stop))
             over = plan.end.place == here.place and _is_over(here, stop, ended=store.batches.ended())
             newest = None if plan.schema_id is not None else store.schemas.newest()
@@ -114,7 +114,7 @@ class SlotBinder:
 
     async def bind(
         self, name: str, grant: int, slot: str, limits: ReadLimits, *, schemas: Collection[int], wait: float
-    ) -> list[Plan]:
+    ) -> list[ReadPlan]:
         """Return what a slot was bound to, or bind it: to what is there, as soon as something is.
 
         Concurrent calls get the same answer, and so do all later ones, also from the next coordinator.
@@ -146,7 +146,7 @@ class SlotBinder:
 
     def _bound(
         self, name: str, grant: int, slot: str, limits: ReadLimits, schemas: Collection[int], *, patient: bool
-    ) -> list[Plan] | None:
+    ) -> list[ReadPlan] | None:
         store = self._topic.store
         known = store.slots.get(name, grant, slot)
         end = known.end
@@ -164,7 +164,7 @@ class SlotBinder:
     def _choose(self, start: Position, limits: ReadLimits, schemas: Collection[int]) -> Position | None:
         """Return up to where a slot is bound, None while there is nothing and something may come."""
         store = self._topic.store
-        stop = None if limits.end is None else store.locator.end(limits.end)
+        stop = None if limits.end is None else store.resolver.end(limits.end)
         until = _until(start, stop)
         plan = store.planner.plan(start, until=until, max_rows=limits.max_rows, max_bytes=limits.max_bytes)
         if plan.end.place == start.place:

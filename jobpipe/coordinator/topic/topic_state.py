@@ -1,4 +1,4 @@
-"""What the parts of a served topic share: what was asked for, the thread of the log, the bells that wake who waits."""
+"""What the parts of a served topic share: the open request, the log's thread, the wake-ups of those who wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECENT = 1000  # seals of which it is remembered what partitions got rows
 
 
 @dataclass(frozen=True)
-class KnownLog:
+class LogSnapshot:
     """What a log holds when it is taken over."""
 
     head: Position
@@ -33,7 +33,7 @@ class KnownLog:
     status: dict[str, Any]
 
     @classmethod
-    def of(cls, store: TopicLog) -> KnownLog:
+    def of(cls, store: TopicLog) -> LogSnapshot:
         """Ask the log; blocking."""
         return cls(
             head=store.batches.head(),
@@ -44,28 +44,28 @@ class KnownLog:
 
 
 class WakeUp:
-    """``ring()`` wakes everybody who waits at that moment. Nothing is remembered: waiters re-check.
+    """``notify_all()`` wakes all who wait at that moment. Nothing is remembered: waiters check again.
 
     Attributes:
-        rings: how often it was rung.
+        notifications: how often it was notified.
     """
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.notifications = 0
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         """Wake all present waiters."""
-        self.rings += 1
+        self.notifications += 1
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, timeout: float) -> bool:
-        """Wait for the next ring, at most ``timeout`` seconds; False when none came."""
+        """Wait for the next notification, at most ``timeout`` seconds; False when none came."""
         return await _is_set(self._event, timeout)
 
     def begin_to_wait(self, timeout: float) -> asyncio.Task[bool]:
-        """Wait as :meth:`wait` in a task: a ring counts from now on, though the task begins later."""
+        """Wait as :meth:`wait` in a task: a notification counts from now on, though the task begins later."""
         return asyncio.create_task(_is_set(self._event, timeout))
 
 
@@ -78,9 +78,9 @@ async def _is_set(event: asyncio.Event, timeout: float) -> bool:
     return True
 
 
-async def either(bells: Iterable[WakeUp], timeout: float) -> None:
-    """Wait for the next ring of one of the bells, at most ``timeout`` seconds."""
-    waits = [bell.begin_to_wait(timeout) for bell in bells]
+async def wait_for_any(wake_ups: Iterable[WakeUp], timeout: float) -> None:
+    """Wait for the next notification of one of them, at most ``timeout`` seconds."""
+    waits = [wake_up.begin_to_wait(timeout) for wake_up in wake_ups]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -98,14 +98,14 @@ class TopicState:
         topic, log_id: the topic, and the id of its log.
         asked, config: what the publisher asked for, and its configuration, which is in there.
         head, ended: the position after the newest batch, and whether that is an end mark.
-        news: rung when the head moves, a schema is known, or the publisher waits.
-        acked: rung when an acknowledgement advances.
+        news: notified when the head moves, a schema is known, or the publisher waits.
+        acked: notified when an acknowledgement advances.
         progress_at: when that was last, in seconds of the monotonic clock.
         kept: ids of the host servers that keep segments, those of now and some before.
         gone: those of them that are lost.
     """
 
-    def __init__(self, topic: str, thread: LogThread, asked: OpenRequest, known: KnownLog) -> None:
+    def __init__(self, topic: str, thread: LogThread, asked: OpenRequest, known: LogSnapshot) -> None:
         self.topic = topic
         self.asked = asked
         self.config = asked.config
@@ -141,7 +141,7 @@ class TopicState:
         self.head, self.ended = head, ended
         self.kept |= {segment.host for segment in segments or () if segment.host is not None}
         self.recent.append((head.n, None if segments is None else frozenset(info.partition for info in segments)))
-        self.news.ring()
+        self.news.notify_all()
 
     def has_rows_since(self, n: int, partitions: frozenset[int]) -> bool:
         """Tell whether one of the partitions may have got rows after offset ``n``; asks no disk."""
@@ -196,7 +196,7 @@ class TopicState:
 
         return await self.run(work)
 
-    async def look_where_kept(self) -> None:
+    async def refresh_kept(self) -> None:
         """Read again which host servers keep segments; those of a batch that is being sealed are added after that."""
 
         def seen(hosts: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ class TopicState:
     def note_progress(self) -> None:
         """Note that an acknowledgement advanced."""
         self.progress_at = time.monotonic()
-        self.acked.ring()
+        self.acked.notify_all()
 
     async def lagging(self) -> dict[str, int]:
         """Return the subscriptions that have not acknowledged all, with their lag in batches."""

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jobpipe.coordinator.topic.session_owner import Holder
-from jobpipe.coordinator.topic.topic_plans import Plans
+from jobpipe.coordinator.topic.session_owner import SessionOwner
+from jobpipe.coordinator.topic.topic_plans import TopicPlans
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import (
     ConfigError,
@@ -30,8 +30,8 @@ from jobpipe.operations.admin_operations import MovedReply, RequiredReply
 from jobpipe.operations.publisher_operations import MAX_REQUIRED
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
-from jobpipe.store.reading.range_splitting import Cutter
-from jobpipe.store.reading.read_plan import Plan
+from jobpipe.store.reading.range_splitting import RangeSplitter
+from jobpipe.store.reading.read_plan import ReadPlan
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ UNDECIDED_SECONDS = 5.0  # for one whose link broke before it asked where to beg
 PING_SECONDS = 2.0  # for the holder of a name that another subscriber wants
 
 
-class Subscribers:
+class TopicSubscribers:
     """Knows the holder of each subscription's name; every change to the log goes through the topic's thread.
 
     Attributes:
@@ -50,12 +50,12 @@ class Subscribers:
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
         self._name = topic.topic
-        self._holders: dict[str, Holder] = {}
+        self._session_owners: dict[str, SessionOwner] = {}
         self._left: set[str] = set()  # names whose holder's link has ended since the log was told
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while in use
-        self.plans = Plans(topic)
+        self.plans = TopicPlans(topic)
 
-    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str = "") -> Holder:
+    async def grant(self, name: str, instance: str, link: Link, where: dict[str, Any], owner: str = "") -> SessionOwner:
         """Give the subscription's name to a reader.
 
         Args:
@@ -78,9 +78,9 @@ class Subscribers:
                 return holder
             return await self._grant(name, instance, identity, link, where, owner)
 
-    def _back(self, name: str, instance: str, identity: str, link: Link) -> Holder | None:
+    def _back(self, name: str, instance: str, identity: str, link: Link) -> SessionOwner | None:
         """Return the holder, if it comes back over a new link."""
-        holder = self._holders.get(name)
+        holder = self._session_owners.get(name)
         if holder is None or (holder.instance, holder.identity) != (instance, identity):
             return None
         holder.link, holder.halted = link, False
@@ -90,7 +90,7 @@ class Subscribers:
 
     async def _grant(
         self, name: str, instance: str, identity: str, link: Link, where: dict[str, Any], owner: str
-    ) -> Holder:
+    ) -> SessionOwner:
         def work() -> tuple[int, int]:
             # In one turn: a subscription without a holder, left by a call that was cancelled, would keep the whole log.
             store = self._topic.store
@@ -100,7 +100,7 @@ class Subscribers:
             if (before.get("instance"), before.get("identity", "")) == (instance, identity):
                 store.slots.witness(name)
                 return known.grant, 1  # it outlived an earlier coordinator
-            store.slots.settle(name)  # while it can be told; tasks of the reader before bind nothing more
+            store.slots.close_unbound(name)  # while it can be told; tasks of the reader before bind nothing more
             whose = {"owner": owner} if owner else {}
             whose |= {"identity": identity} if identity else {}
             return store.subscriptions.grant(name, {"instance": instance, **where, **whose}), 0
@@ -108,15 +108,15 @@ class Subscribers:
         def granted(given: tuple[int, int]) -> None:
             ended = link.ended  # it would not be told again
             here = link if ended is None else None
-            fresh = Holder(instance, given[0], here, where, identity, reconnects=given[1])
+            fresh = SessionOwner(instance, given[0], here, where, identity, reconnects=given[1])
             fresh.broken = ended is not None and not isinstance(ended, LinkEnded)
-            self._holders[name] = fresh
+            self._session_owners[name] = fresh
             if ended is not None:
                 self._left.add(name)
             self.plans.wake(name)
 
         await self._topic.run_then(work, granted)
-        return self._holders[name]
+        return self._session_owners[name]
 
     def _subscribe(self, name: str, owner: str) -> None:
         """Make the subscription, if it is new and there is room for it; in the log's thread."""
@@ -169,7 +169,7 @@ class Subscribers:
         while True:
             silent = await self._require_silent(name)
             async with self._lock(name):
-                holder = self._holders.get(name)
+                holder = self._session_owners.get(name)
                 if holder is None or holder.link is None or holder.link is silent:
                     yield
                     return
@@ -180,7 +180,7 @@ class Subscribers:
         Raises:
             NameTaken: it answers.
         """
-        holder = self._holders.get(name)
+        holder = self._session_owners.get(name)
         if holder is None or (link := holder.link) is None:
             return None
         try:
@@ -196,7 +196,7 @@ class Subscribers:
             holder=holder.where,
         )
 
-    def held(self, name: str, grant: int) -> Holder:
+    def held(self, name: str, grant: int) -> SessionOwner:
         """Return the holder to itself, checking its grant number; a status shows that number to each reader.
 
         Raises:
@@ -213,13 +213,13 @@ class Subscribers:
             )
         return holder
 
-    def held_for_task(self, name: str, grant: int) -> Holder:
+    def held_for_task(self, name: str, grant: int) -> SessionOwner:
         """Return the holder to a task of it, which may show another certificate, that of its node.
 
         Raises:
             Fenced: the name was given to another subscriber since.
         """
-        holder = self._holders.get(name)
+        holder = self._session_owners.get(name)
         if holder is None or holder.grant != grant:
             raise Fenced(
                 f"topic {self._name!r}: subscription {name!r} was taken over by another subscriber"
@@ -237,7 +237,7 @@ class Subscribers:
         """Return where a new checkpoint of this subscription begins; the answer is stored and repeated.
 
         Also how many batches of what was asked for are lost, which only ``skip_removed`` allows. Raises as
-        :meth:`jobpipe.store.reading.offset_resolution.Locator.locate`.
+        :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.resolve`.
         """
 
         def decide() -> tuple[Position, int]:
@@ -251,10 +251,10 @@ class Subscribers:
             known = store.subscriptions.get(name)
             if known.first is not None and known.holds_first:
                 if end is not None and not skip_removed:  # else what lay before the end may be gone
-                    store.locator.require_order(known.first, end)
+                    store.resolver.require_order(known.first, end)
                 return known.first, 0
             committed = store.batches.head() if known.acked is None else known.acked
-            window = store.locator.locate(start, end, committed=committed, skip_removed=skip_removed)
+            window = store.resolver.resolve(start, end, committed=committed, skip_removed=skip_removed)
             return store.subscriptions.first_position(name, window.start), window.lost
 
         return await self._topic.run(decide)
@@ -269,7 +269,7 @@ class Subscribers:
 
         await self._topic.run_then(work, lambda advanced: self._topic.note_progress() if advanced else None)
 
-    async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[Plan]:
+    async def describe(self, name: str, grant: int, start: Position, end: Position) -> list[ReadPlan]:
         """Return the plans of a range that an earlier run planned; what lies in it is kept for the holder.
 
         Raises:
@@ -278,7 +278,7 @@ class Subscribers:
         """
         self.held(name, grant)
 
-        def work() -> list[Plan]:
+        def work() -> list[ReadPlan]:
             store = self._topic.store
             first, last = self._resolved(start, end)
             store.subscriptions.declare(name, grant, first)
@@ -287,10 +287,10 @@ class Subscribers:
 
         return await self._topic.run(work)
 
-    async def cutter(
-        self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], Cutter]
-    ) -> Cutter:
-        """Return what cuts a planned range; ``make`` is :meth:`Planner.cutter` with its limits.
+    async def splitter(
+        self, name: str, grant: int, start: Position, end: Position, make: Callable[[Position, Position], RangeSplitter]
+    ) -> RangeSplitter:
+        """Return what cuts a planned range; ``make`` is :meth:`ReadPlanner.splitter` with its limits.
 
         Raises:
             TopicNotFound, DataLoss: as :meth:`describe`.
@@ -313,18 +313,18 @@ class Subscribers:
 
         Raises:
             NameTaken: a live subscriber holds it.
-            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.Locator.locate`.
+            DataLoss, ConfigError: as :meth:`jobpipe.store.reading.offset_resolution.OffsetResolver.resolve`.
         """
 
         def work() -> MovedReply:
             store, known = self._topic.store, self._known(name)
-            target = store.locator.locate(to, None, committed=known.acked or store.batches.tail()).start
+            target = store.resolver.resolve(to, None, committed=known.acked or store.batches.tail()).start
             if not dry_run:
                 store.subscriptions.seek(name, target)
             return MovedReply(name, None if known.acked is None else known.acked.n, target.n)
 
         async with self._free(name):  # else a reader may take the name between the two
-            return await self._topic.run_then(work, lambda _: self._topic.acked.ring())
+            return await self._topic.run_then(work, lambda _: self._topic.acked.notify_all())
 
     async def drop(self, name: str, *, dry_run: bool) -> MovedReply:
         """Delete a subscription that has no holder; what only it kept may go from now on.
@@ -342,7 +342,7 @@ class Subscribers:
         def dropped(_: MovedReply) -> None:
             if not dry_run:
                 self._forget(name)
-            self._topic.acked.ring()
+            self._topic.acked.notify_all()
 
         async with self._free(name):
             return await self._topic.run_then(work, dropped)
@@ -374,7 +374,7 @@ class Subscribers:
 
         def changed(_: object) -> None:
             if not dry_run:
-                self._topic.acked.ring()
+                self._topic.acked.notify_all()
 
         async with self._lock(name):  # else it may be forgotten as one that never began
             before, now = await self._topic.run_then(work, changed)
@@ -387,7 +387,7 @@ class Subscribers:
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
         """Forget a link; names and positions stay."""
-        for name, holder in self._holders.items():
+        for name, holder in self._session_owners.items():
             if holder.link is link:
                 self._left.add(name)
                 holder.link = None
@@ -399,7 +399,7 @@ class Subscribers:
 
         ``since`` and ``last_seen`` are seconds ago. A holder that only an earlier coordinator has seen is absent.
         """
-        holder = self._holders.get(line["name"])
+        holder = self._session_owners.get(line["name"])
         if holder is None:
             stored = line["holder"] or {}
             return {
@@ -422,7 +422,7 @@ class Subscribers:
                     await self._forget_undecided(known.name)
 
     def _is_undecided(self, known: StoredSubscription) -> bool:
-        left = self._holders.get(known.name)
+        left = self._session_owners.get(known.name)
         if known.acked is not None or known.required or left is None or left.link is not None:
             return False
         return time.monotonic() - left.seen > UNDECIDED_SECONDS
@@ -434,16 +434,16 @@ class Subscribers:
             await self._topic.run_then(partial(self._topic.store.subscriptions.drop, name), partial(self._forget, name))
 
     def _forget(self, name: str, _: object = None) -> None:
-        self._holders.pop(name, None)
+        self._session_owners.pop(name, None)
         self.plans.wake(name)
 
-    def tell_store(self) -> None:
+    def write_to_store(self) -> None:
         """Tell the log who is alive, and who does not come back to what it was reading; in the topic's thread."""
-        for name, holder in list(self._holders.items()):
+        for name, holder in list(self._session_owners.items()):
             if holder.link is not None:
                 self._topic.store.subscriptions.touch(name)
             elif time.monotonic() - holder.seen > self._topic.config.read_timeout:
                 self._topic.store.subscriptions.drop_declared(name)
         for name in list(self._left):
-            self._topic.store.slots.settle(name)
+            self._topic.store.slots.close_unbound(name)
             self._left.discard(name)

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.config.job_secrets import give
-from jobpipe.errors import ConfigError, JobpipeError, shown
+from jobpipe.config.job_secrets import export
+from jobpipe.errors import ConfigError, JobpipeError, short_repr
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.field_types import secret_or_none
 from jobpipe.pipelines.file.interpolation import RunValues
@@ -127,7 +127,7 @@ def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]
     from jobpipe.jobs.workloads.spark_session import add_path
 
     add_path(pipeline.folder)
-    give(job.spec.secrets)
+    export(job.spec.secrets)
     with _problems_at(pipeline, job.path):
         if job.spec.type == "flow":
             return _try_flow(pipeline, job, inputs[None])
@@ -266,7 +266,7 @@ def _unknown_names(view: str | None, rows: list[Row], columns: list[str]) -> str
     if not names:
         return None
     source = "the source" if view is None else f"source {view}"
-    listed = ", ".join(map(shown, names[:NAMES_MOST])) + (", ..." if len(names) > NAMES_MOST else "")
+    listed = ", ".join(map(short_repr, names[:NAMES_MOST])) + (", ..." if len(names) > NAMES_MOST else "")
     return f"{listed} in the rows is left out: the columns of {source} are {', '.join(columns)}"
 
 

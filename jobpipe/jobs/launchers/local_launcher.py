@@ -21,7 +21,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.jobs.process_group import members
 from jobpipe.pipelines.file.field_types import Text
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
-from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.process_identity import PidScope, lives, start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ class _Launched:
     ticks: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.host, self.boot, self.pid_namespace)
+    def place(self) -> PidScope:
+        return PidScope(self.host, self.boot, self.pid_namespace)
 
     @classmethod
     def of(cls, pid: int) -> _Launched:
         """Return what is to be known of a process of ours that lives, or is not waited for yet."""
-        place = Place.here()
+        place = PidScope.here()
         started = psutil.Process(pid).create_time()
         return cls(place.host, place.boot, place.pid_namespace, pid, started, start_ticks(pid))
 
@@ -180,7 +180,7 @@ class LocalLauncher(Launcher):
     def cancel(self, launched: str) -> None:
         """Kill all processes of the session: Python, its JVM, and Spark's workers."""
         known, child = _Launched.parse(launched), self._children.get(launched)
-        if child is None and known.place != Place.here():
+        if child is None and known.place != PidScope.here():
             log.warning(
                 "process %d of host %s was started before a restart of that host, in another container, or under "
                 "another host name: it is left alone. If it runs here, end it by `kill -9 -- -%d`",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from jobpipe.config.types.secrets import Secret
-from jobpipe.errors import ConfigError, LauncherUnavailable, NotAuthorized, shown
+from jobpipe.errors import ConfigError, LauncherUnavailable, NotAuthorized, short_repr
 
 SUBMIT_SECONDS = 30.0
 STATUS_SECONDS = 3.0
@@ -262,4 +262,4 @@ def _message(found: Mapping[str, object]) -> str:
     if not isinstance(message, str):
         return ""
     lines = [line for line in message.splitlines() if line.strip() and line.strip() != "Exception from the cluster:"]
-    return shown(lines[0])[:_MESSAGE_MOST] if lines else ""
+    return short_repr(lines[0])[:_MESSAGE_MOST] if lines else ""

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobpipe.config import Config, load
-from jobpipe.config.job_secrets import give
+from jobpipe.config.job_secrets import export
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
 from jobpipe.jobs.process_group import kill_companions
@@ -222,7 +222,7 @@ def _run_workload(
                 replaced(str(error))
 
         add_path(pipeline.folder)
-        give(job.spec.secrets)
+        export(job.spec.secrets)
         context = _context(snapshot, pipeline, job, check, names_sources=bool(owner.names))
         workload = _make_workload(spark, pipeline, job, context, reporter)
         reporter.start()

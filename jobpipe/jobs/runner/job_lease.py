@@ -13,7 +13,7 @@ import psutil
 
 from jobpipe.errors import RegistryUnavailable
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.process_identity import PidScope, lives, start_ticks
 from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, Unavailable
 from jobpipe_registry.registry_jobs import JobRecords, Jobs
 
@@ -48,7 +48,7 @@ class JobLease:
     ) -> None:
         self._jobs = jobs
         self._key = (pipeline, job)
-        place, pid = Place.here(), os.getpid()
+        place, pid = PidScope.here(), os.getpid()
         self.lease = Lease(
             run=run,
             attempt=attempt,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
-from jobpipe.errors import ConfigError, shown
+from jobpipe.errors import ConfigError, short_repr
 from jobpipe.jobs.schedules.cron_times import CrontabTimes, Times, period_times
 from jobpipe.pipelines.file.spec import ScheduleSpec
 from jobpipe.pipelines.file.time_zones import time_zone
@@ -180,8 +180,9 @@ def _moment(key: str, text: str | None) -> datetime | None:
             raise ValueError
         moment = found.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        what = f"schedule.{key}: {shown(text)} is not a time; give it in ISO 8601 with a zone, as 2026-11-21T00:00:00Z"
+        given = f"schedule.{key}: {short_repr(text)}"
+        what = f"{given} is not a time; give it in ISO 8601 with a zone, as 2026-11-21T00:00:00Z"
         raise ConfigError(what, key=key) from error
     if not YEARS[0] <= moment.year <= YEARS[1]:
-        raise ConfigError(f"schedule.{key}: {shown(text)} is not in the years {YEARS[0]} to {YEARS[1]}", key=key)
+        raise ConfigError(f"schedule.{key}: {short_repr(text)} is not in the years {YEARS[0]} to {YEARS[1]}", key=key)
     return moment

@@ -24,7 +24,7 @@ from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.api import Attempt, Launcher
 from jobpipe_registry.job_records import Lease, Order
-from jobpipe_registry.process_identity import Place, lives
+from jobpipe_registry.process_identity import PidScope, lives
 from jobpipe_registry.registry_errors import OrderChanged, RegistryError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def start_attempt(
     if run.attempts > run.before and found.order is not None and found.order.run != run.id:
         return LaunchResult.REPLACED, ""
     number = max(job.last_attempt, 0 if found.order is None else found.order.attempt) + 1
-    here = Place.here()
+    here = PidScope.here()
     attempt = AttemptRow(
         run=run.id,
         pipeline=job.pipeline,

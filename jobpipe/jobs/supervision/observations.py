@@ -6,7 +6,7 @@ from jobpipe.jobs.storage.job_rows import AttemptRow, LeaseHolder
 from jobpipe.jobs.supervision.assessment import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins.api import LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.process_identity import Place, lives
+from jobpipe_registry.process_identity import PidScope, lives
 from jobpipe_registry.registry_jobs import JobRecords
 
 _LAUNCHED = {
@@ -31,7 +31,7 @@ def holder_of(lease: Lease, since: float) -> LeaseHolder:
 
 def process_status(holder: LeaseHolder) -> LaunchStatus:
     """Return how an attempt stands whose launcher's id is not known, by the process that had its lease."""
-    place = Place(holder.host, holder.boot, holder.pid_namespace)
+    place = PidScope(holder.host, holder.boot, holder.pid_namespace)
     found = lives(holder.pid, holder.started, holder.ticks, place) if holder.pid else None
     if found is None:
         return LaunchStatus(LaunchState.UNKNOWN)
@@ -44,7 +44,7 @@ def has_rebooted(holder: LeaseHolder | None) -> bool:
     False where a host has no boot id. A container that is made again with the same host name, on the same boot, proves
     nothing.
     """
-    here = Place.here()
+    here = PidScope.here()
     if holder is None or not (holder.boot and here.boot):
         return False
     return holder.host == here.host and holder.boot != here.boot

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jobpipe.errors import JobpipeError, LinkTimeout, LocalProtocolError, RemoteProtocolError
 from jobpipe.net.links.async_pump import Pump
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import copy_of, greeting, mapped
-from jobpipe.net.links.upload_buffer import Inboxes
+from jobpipe.net.links.upload_buffer import UploadBuffers
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.wire import CHUNK, Data, Fault, Hello, Message, Part, Ping, Pong, Reply, Request, Side, Welcome
 from jobpipe.wire.frames import CONTROL_LIMIT
@@ -40,14 +40,16 @@ class Link(Pump):
     hello: Hello
     welcome: Welcome
 
-    def __init__(self, side: Side, timing: Timing) -> None:
+    def __init__(self, side: Side, timing: LinkTimeouts) -> None:
         super().__init__(side, timing)
         self._greeting: asyncio.Future[Hello | Welcome] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._next_id = 1
         self._uploading = asyncio.Lock()
-        self._inboxes = Inboxes(lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken)
+        self._upload_buffers = UploadBuffers(
+            lambda paused: self._read_gate("upload", paused=paused), self._on_upload_taken
+        )
         self.proven = False
 
     # ------------------------------------------------------------------------------------------------------- client
@@ -116,14 +118,14 @@ class Link(Pump):
     def note_proof(self) -> None:
         """Note that the peer has shown the secret of the job that this server serves, not only a certificate.
 
-        From now on its requests may be as large as the protocol allows. They are still counted in the budget of its
+        From now on its requests may be as large as the protocol allows. They are still counted in the quota of its
         identity, but never refused for exceeding it.
         """
         self.proven = True
         self._wire.request_limit = CONTROL_LIMIT
 
     def allow_blobs(self, size: int) -> None:
-        """Let the peer's requests have blobs of that size besides; the budget of its identity bounds them all."""
+        """Let the peer's requests have blobs of that size besides; the quota of its identity bounds them all."""
         self._wire.blob_limit = size
 
     async def ping(self, timeout: float) -> None:
@@ -182,9 +184,9 @@ class Link(Pump):
         Raises:
             JobpipeError: why the link ended before all had come.
         """
-        inbox = self._inboxes.of(request.id)
-        if inbox is not None:
-            async for payload in inbox.chunks():
+        upload = self._upload_buffers.of(request.id)
+        if upload is not None:
+            async for payload in upload.chunks():
                 yield payload
 
     # ----------------------------------------------------------------------------------------------------- messages
@@ -210,10 +212,10 @@ class Link(Pump):
                     self._greeting.set_result(message)
             case Request():
                 if message.upload:
-                    self._inboxes.begin(message.id, message.upload)
+                    self._upload_buffers.begin(message.id, message.upload)
                 self._on_request(message)
             case Data(payload) if self._wire.side is Side.SERVER:
-                self._inboxes.put(payload)
+                self._upload_buffers.put(payload)
             case _:
                 raise RemoteProtocolError(f"{self.peer} streams to a link that takes no streams", peer=self.peer)
 
@@ -224,7 +226,7 @@ class Link(Pump):
         """Note that ``size`` bytes of an upload were taken by the handler, or thrown away."""
 
     def _on_end(self, why: JobpipeError) -> None:
-        self._inboxes.fail(why)
+        self._upload_buffers.fail(why)
         waiting: list[asyncio.Future[Any]] = [self._greeting, *self._pending.values(), *self._pings.values()]
         for future in waiting:
             if not future.done():
@@ -246,7 +248,7 @@ async def connect(
     *,
     tls: ssl.SSLContext | None,
     server_hostname: str | None = None,
-    timing: Timing | None = None,
+    timing: LinkTimeouts | None = None,
 ) -> Link:
     """Open a link and wait for WELCOME.
 
@@ -263,7 +265,7 @@ async def connect(
         RemoteProtocolError: the peer does not speak our protocol.
         JobpipeError: what the server refused us with.
     """
-    timing = timing or Timing()
+    timing = timing or LinkTimeouts()
     loop = asyncio.get_running_loop()
     link = Link(Side.CLIENT, timing)
     peer = str(endpoint)

@@ -20,9 +20,9 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
-from jobpipe.net.links.fork_guard import Owner
-from jobpipe.net.links.keepalive import LinkHealth, Monitor
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.fork_guard import ForkGuard
+from jobpipe.net.links.keepalive import Keepalive, LinkHealth
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import copy_of, map_error, peer_names, peer_of, tune
 from jobpipe.wire import ENDED, NEED_DATA, Connection, Goodbye, Message, Phase, Ping, Pong, Side
 from jobpipe.wire.codec import fault
@@ -41,11 +41,11 @@ class Pump(asyncio.Protocol):
         peer_names: DNS names of its certificate; () in plaintext.
     """
 
-    def __init__(self, side: Side, timing: Timing) -> None:
+    def __init__(self, side: Side, timing: LinkTimeouts) -> None:
         self.peer = "unknown"
         self.peer_names: tuple[str, ...] = ()
         self.timing = timing
-        self._owner = Owner("this link")
+        self._owner = ForkGuard("this link")
         self._loop = asyncio.get_running_loop()
         self._wire = Connection(side)
         self._transport: asyncio.Transport | None = None
@@ -54,7 +54,7 @@ class Pump(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._monitor: Monitor | None = None
+        self._keepalive: Keepalive | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf: set[str] = set()
         self._nonces = itertools.count(1)
@@ -81,18 +81,18 @@ class Pump(asyncio.Protocol):
 
     def _peer_waits(self) -> bool:
         """Whether the peer has to wait for us, so that its silence is in order."""
-        machine = self._wire.machine
-        return bool(machine.unanswered) and not machine.upload_left
+        state = self._wire.state
+        return bool(state.unanswered) and not state.upload_left
 
     def _watch(self, *, beats: bool) -> None:
         """Start the heartbeat and the deadlines of an open link."""
-        self._monitor = Monitor(self.timing, self._loop.time(), beats=beats)
-        self._timer = self._loop.call_later(self._monitor.interval, self._check)
+        self._keepalive = Keepalive(self.timing, self._loop.time(), beats=beats)
+        self._timer = self._loop.call_later(self._keepalive.interval, self._check)
 
     @property
     def silence(self) -> float:
         """For how many seconds nothing was heard of the peer; a live one is heard within its heartbeat."""
-        return 0.0 if self._monitor is None else self._monitor.silence(self._loop.time())
+        return 0.0 if self._keepalive is None else self._keepalive.silence(self._loop.time())
 
     def _raise_if_ended(self) -> None:
         if self._why is not None:
@@ -157,8 +157,8 @@ class Pump(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-        if self._monitor is not None:
-            self._monitor.reading(self._loop.time(), paused=after)
+        if self._keepalive is not None:
+            self._keepalive.reading(self._loop.time(), paused=after)
 
     # ------------------------------------------------------------------------------------------------------- ending
 
@@ -218,10 +218,10 @@ class Pump(asyncio.Protocol):
         return self._why
 
     def _check(self) -> None:
-        monitor = self._monitor
-        if monitor is None or self._why is not None:
+        keepalive = self._keepalive
+        if keepalive is None or self._why is not None:
             return
-        verdict = monitor.check(self._loop.time(), waiting=self._peer_waits())
+        verdict = keepalive.check(self._loop.time(), waiting=self._peer_waits())
         match verdict:
             case LinkHealth.PING:
                 if self._writable.is_set():
@@ -235,7 +235,7 @@ class Pump(asyncio.Protocol):
             case _:
                 pass
         if self._why is None:
-            self._timer = self._loop.call_later(monitor.interval, self._check)
+            self._timer = self._loop.call_later(keepalive.interval, self._check)
 
     def _timed_out(self, what: str, seconds: float, verdict: LinkHealth) -> None:
         error = LinkTimeout(f"{self.peer} {what} {seconds:g} s", peer=self.peer, verdict=verdict.value, seconds=seconds)
@@ -259,8 +259,8 @@ class Pump(asyncio.Protocol):
         """Asyncio: bytes came."""
         if self._why is not None:
             return
-        if self._monitor is not None:
-            self._monitor.heard(self._loop.time())
+        if self._keepalive is not None:
+            self._keepalive.heard(self._loop.time())
         self._wire.receive_data(data)
         self._dispatch()
 
@@ -296,14 +296,14 @@ class Pump(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Asyncio: the write buffer is full."""
         self._writable.clear()
-        if self._monitor is not None:
-            self._monitor.writing(self._loop.time(), stalled=True)
+        if self._keepalive is not None:
+            self._keepalive.writing(self._loop.time(), stalled=True)
 
     def resume_writing(self) -> None:
         """Asyncio: the write buffer has room."""
         self._writable.set()
-        if self._monitor is not None:
-            self._monitor.writing(self._loop.time(), stalled=False)
+        if self._keepalive is not None:
+            self._keepalive.writing(self._loop.time(), stalled=False)
         if self._pong is not None and self._why is None:
             pong, self._pong = self._pong, None
             self._write(pong)

@@ -22,7 +22,7 @@ from jobpipe.errors import (
 )
 from jobpipe.net.links.async_link import check_welcome
 from jobpipe.net.links.blocking_pump import BlockingPump
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import greeting, mapped, peer_of, tune
 from jobpipe.net.tls.peer_names import topic_server_name
 from jobpipe.wire import CHUNK, DataHeader, Fault, Hello, Message, Part, Reply, Request, Welcome
@@ -80,7 +80,7 @@ class BlockingLink(BlockingPump):
     hello: Hello
     welcome: Welcome
 
-    def __init__(self, sock: socket.socket, peer: str, timing: Timing) -> None:
+    def __init__(self, sock: socket.socket, peer: str, timing: LinkTimeouts) -> None:
         super().__init__(sock, peer, timing)
         self.stream_reply: Reply | None = None
         self._next_id = 1
@@ -93,10 +93,10 @@ class BlockingLink(BlockingPump):
         *,
         tls: ssl.SSLContext | None,
         server_hostname: str | None = None,
-        timing: Timing | None = None,
+        timing: LinkTimeouts | None = None,
     ) -> BlockingLink:
         """Open a link and wait for WELCOME; arguments and errors are those of :func:`.async_link.connect`."""
-        timing = timing or Timing()
+        timing = timing or LinkTimeouts()
         peer = str(endpoint)
         server_hostname = server_hostname or topic_server_name(hello.topic)
         known = None if tls is None else _sessions.get((tls, endpoint.host, endpoint.port, server_hostname))
@@ -251,8 +251,8 @@ class BlockingLink(BlockingPump):
     def end_upload(self, *, timeout: float) -> Reply:
         """Wait for the answer to the upload; errors are those of :meth:`call`."""
         with self._io("end upload"):
-            if self._wire.machine.upload_left:
-                raise LocalProtocolError(f"{self._wire.machine.upload_left} bytes of the upload were not sent")
+            if self._wire.state.upload_left:
+                raise LocalProtocolError(f"{self._wire.state.upload_left} bytes of the upload were not sent")
             answer = self._answer(time.monotonic() + timeout)
         return self._finish(answer)
 
@@ -281,7 +281,7 @@ class BlockingLink(BlockingPump):
     def _finish(self, answer: Message) -> Reply:
         """The request is over: return its REPLY, or raise its FAULT; the link goes on, unless an upload is open."""
         self._request = None
-        if self._wire.machine.upload_left:
+        if self._wire.state.upload_left:
             self.abort()
         if isinstance(answer, Fault):
             raise answer.error()

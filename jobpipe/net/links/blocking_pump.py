@@ -19,8 +19,8 @@ from jobpipe.errors import (
     LocalProtocolError,
     ProtocolError,
 )
-from jobpipe.net.links.fork_guard import Owner
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.fork_guard import ForkGuard
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import copy_of, map_error, peer_names
 from jobpipe.wire import (
     ENDED,
@@ -48,14 +48,14 @@ class BlockingPump:
         peer_names: DNS names of its certificate; () in plaintext.
     """
 
-    def __init__(self, sock: socket.socket, peer: str, timing: Timing) -> None:
+    def __init__(self, sock: socket.socket, peer: str, timing: LinkTimeouts) -> None:
         self.peer = peer
         self.peer_names = peer_names(sock.getpeercert()) if isinstance(sock, ssl.SSLSocket) else ()
         self.timing = timing
         self._socket = sock
         self._wire = Connection(Side.CLIENT, split_data=True)
         self._why: JobpipeError | None = None
-        self._owner = Owner("this link")
+        self._owner = ForkGuard("this link")
         self._user = threading.Lock()
         self._request: Request | None = None
         """The request whose answer, stream or upload is not over."""
@@ -103,8 +103,8 @@ class BlockingPump:
             self._why = why
             self._socket.close()
 
-    def _io(self, doing: str) -> _Exclusive:
-        return _Exclusive(self, doing)
+    def _io(self, doing: str) -> _ExclusiveUse:
+        return _ExclusiveUse(self, doing)
 
     def _send(self, message: Message, timeout: float) -> None:
         self._wire.send(message)
@@ -151,7 +151,7 @@ class BlockingPump:
             self._wire.receive_eof()
 
 
-class _Exclusive:
+class _ExclusiveUse:
     """One use of a link: a second one at the same time is refused, and whatever interrupts it cuts the link."""
 
     def __init__(self, link: BlockingPump, doing: str) -> None:

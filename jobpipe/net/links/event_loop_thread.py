@@ -1,6 +1,6 @@
 """One event loop in a daemon thread, for code that is not asynchronous (Spark's callbacks and drivers).
 
-Spark forks its workers: a portal belongs to the process that made it, and a child makes its own.
+Spark forks its workers: the thread belongs to the process that made it, and a child makes its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from jobpipe.errors import LinkClosed, LocalProtocolError, WaitTimeout
-from jobpipe.net.links.fork_guard import Owner
+from jobpipe.net.links.fork_guard import ForkGuard
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,18 +25,20 @@ ACTIVE_SECONDS = 0.1
 STOP_SECONDS = 1.0  # what is nearly done may be done: it knows better words for why it waited
 
 
-class Portal:
-    """Runs coroutines in its own thread. Any thread may call :meth:`run`, except the portal's own.
+class EventLoopThread:
+    """Runs coroutines in its own thread. Any thread may call :meth:`run`, except this one.
 
     Use :meth:`get` for the one of this process; make one yourself only where you also close it.
     """
 
-    _current: ClassVar[Portal | None] = None
+    _current: ClassVar[EventLoopThread | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _inherited: ClassVar[list[Portal]] = []  # a forked loop must not be collected: its descriptors are the parent's
+    _inherited: ClassVar[
+        list[EventLoopThread]
+    ] = []  # a forked loop must not be collected: the parent has its descriptors
 
     def __init__(self) -> None:
-        self._owner = Owner("this portal")
+        self._owner = ForkGuard("this portal")
         self._loop = asyncio.new_event_loop()
         self._guard = threading.Lock()
         self._closed = False
@@ -45,17 +47,17 @@ class Portal:
         self._thread.start()
 
     @classmethod
-    def get(cls) -> Portal:
-        """Return the portal of this process; the first call makes it."""
+    def get(cls) -> EventLoopThread:
+        """Return the event-loop thread of this process; the first call makes it."""
         with cls._lock:
-            portal = cls._current
-            if portal is None or not portal._owner.is_here or not portal.alive:
-                portal = cls._current = cls()
-            return portal
+            loop_thread = cls._current
+            if loop_thread is None or not loop_thread._owner.is_here or not loop_thread.alive:
+                loop_thread = cls._current = cls()
+            return loop_thread
 
     @property
     def alive(self) -> bool:
-        """The portal runs coroutines."""
+        """It runs coroutines."""
         return not self._closed and self._thread.is_alive()
 
     def run(
@@ -69,7 +71,7 @@ class Portal:
         """Run a coroutine and return its result; its own errors are raised as they are.
 
         Args:
-            make: Returns the coroutine. It is called in the portal's thread, where no signal comes: a Ctrl-C that came
+            make: Returns the coroutine. It is called in the loop's thread, where no signal comes: a Ctrl-C that came
                 between the making of a coroutine and its start would leave it never awaited.
             timeout: Seconds, or None where the coroutine has deadlines of its own.
             active: Asked every 0.1 s, in the caller's thread; a second after it turned false all is cancelled.
@@ -77,9 +79,9 @@ class Portal:
 
         Raises:
             WaitTimeout: it took longer, or was not to go on, and was cancelled.
-            LinkClosed: the portal is closed, or was closed meanwhile.
-            ForkedProcess: called in a fork of the portal's process.
-            LocalProtocolError: called from the portal's own thread: a bug.
+            LinkClosed: the thread is closed, or was closed meanwhile.
+            ForkedProcess: called in a fork of its process.
+            LocalProtocolError: called from the thread itself: a bug.
         """
         self._owner.require()
         if threading.current_thread() is self._thread:
@@ -105,22 +107,22 @@ class Portal:
             self._waiting.discard(future)
 
     def _begin(self, make: Callable[[], Coroutine[Any, Any, T]], future: concurrent.futures.Future[T]) -> None:
-        """Start what ``future`` waits for; what is cancelled on one side is on the other. In the portal's thread."""
+        """Start what ``future`` waits for; what is cancelled on one side is on the other. In the loop's thread."""
         if future.cancelled():
             return
         try:
             task = self._loop.create_task(make())
         except BaseException as error:  # noqa: BLE001 - the caller's, whatever it is
-            _settle(future.set_exception, error)
+            _resolve_future(future.set_exception, error)
             return
 
         def ended(task: asyncio.Task[T]) -> None:
             if task.cancelled():
                 future.cancel()
             elif (error := task.exception()) is not None:
-                _settle(future.set_exception, error)
+                _resolve_future(future.set_exception, error)
             else:
-                _settle(future.set_result, task.result())
+                _resolve_future(future.set_result, task.result())
 
         def abandoned(future: concurrent.futures.Future[T]) -> None:
             if future.cancelled():
@@ -160,10 +162,10 @@ class Portal:
                 future.cancel()  # a loop that is gone answers no waiter
 
 
-def _settle(settle: Callable[[Any], None], outcome: Any) -> None:
-    """Settle a future, unless its waiter has gone."""
+def _resolve_future(resolve: Callable[[Any], None], outcome: Any) -> None:
+    """Resolve a future, unless its waiter has gone."""
     with contextlib.suppress(concurrent.futures.InvalidStateError):
-        settle(outcome)
+        resolve(outcome)
 
 
 def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], bool], doing: str) -> None:
@@ -175,16 +177,16 @@ def _while_active(future: concurrent.futures.Future[Any], active: Callable[[], b
 
 
 def _in_child() -> None:
-    Portal._lock = threading.Lock()  # another thread may have held it at the fork
-    if Portal._current is not None:
-        Portal._inherited.append(Portal._current)
-        Portal._current = None
+    EventLoopThread._lock = threading.Lock()  # another thread may have held it at the fork
+    if EventLoopThread._current is not None:
+        EventLoopThread._inherited.append(EventLoopThread._current)
+        EventLoopThread._current = None
 
 
 def _at_exit() -> None:
-    portal = Portal._current
-    if portal is not None:
-        portal.close(timeout=2.0)
+    loop_thread = EventLoopThread._current
+    if loop_thread is not None:
+        loop_thread.close(timeout=2.0)
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -7,7 +7,7 @@ import os
 from jobpipe.errors import ForkedProcess
 
 
-class Owner:
+class ForkGuard:
     """Remembers which process opened something, so that its forks neither use nor close it.
 
     Ask before any lock is taken: a thread that the fork does not have may hold it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 
 
 class LinkHealth(Enum):
@@ -20,7 +20,7 @@ class LinkHealth(Enum):
     """A client that answers no PING wanted nothing for ``idle``."""
 
 
-class Monitor:
+class Keepalive:
     """Judges one link.
 
     Args:
@@ -29,7 +29,7 @@ class Monitor:
         beats: The peer answers PING at any time. Without it (a blocking client) only ``idle`` and ``write`` count.
     """
 
-    def __init__(self, timing: Timing, now: float, *, beats: bool) -> None:
+    def __init__(self, timing: LinkTimeouts, now: float, *, beats: bool) -> None:
         self._timing = timing
         self._beats = beats
         self._heard = now

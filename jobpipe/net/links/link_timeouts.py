@@ -8,7 +8,7 @@ from jobpipe.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Timing:
+class LinkTimeouts:
     """Deadlines in seconds. A peer that is stopped still accepts connections and bytes: only these notice it."""
 
     connect: float = 5.0

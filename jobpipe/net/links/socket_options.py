@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Iterator
 
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, PeerNotTrusted
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 
 _REFUSALS = {
     # TLS 1.3: comes after the client's handshake is over
@@ -105,7 +105,7 @@ def copy_of(error: JobpipeError) -> JobpipeError:
     return type(error)(error.message, **error.fields)
 
 
-def tune(sock: socket.socket, timing: Timing) -> None:
+def tune(sock: socket.socket, timing: LinkTimeouts) -> None:
     """Set no delay, keepalive and the kernel's own write deadline; sockets that are not TCP are left alone."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

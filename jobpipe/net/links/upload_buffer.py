@@ -13,7 +13,7 @@ WINDOW = 1024 * 1024
 """Bytes that may wait in all inboxes of a link before it stops reading; one read of the socket may exceed it."""
 
 
-class Inbox:
+class UploadBuffer:
     """The upload of one request: filled by the link, emptied by one handler."""
 
     def __init__(self, total: int, taken: Callable[[int], None]) -> None:
@@ -69,7 +69,7 @@ class Inbox:
             await self._changed.wait()
 
 
-class Inboxes:
+class UploadBuffers:
     """The inboxes of one link; at most one is being filled, others may still be read.
 
     Args:
@@ -83,13 +83,13 @@ class Inboxes:
     def __init__(self, pause: Callable[[bool], None], taken: Callable[[int], None]) -> None:
         self._pause = pause
         self._taken = taken
-        self._open: dict[int, Inbox] = {}
-        self._filling: Inbox | None = None
+        self._open: dict[int, UploadBuffer] = {}
+        self._filling: UploadBuffer | None = None
         self.waiting = 0
 
     def begin(self, request_id: int, total: int) -> None:
         """An upload of ``total`` bytes begins."""
-        self._filling = self._open[request_id] = Inbox(total, self._took)
+        self._filling = self._open[request_id] = UploadBuffer(total, self._took)
 
     def put(self, payload: bytes) -> None:
         """Take the next bytes of the upload that began last."""
@@ -98,20 +98,20 @@ class Inboxes:
             if self.waiting > WINDOW:
                 self._pause(True)
 
-    def of(self, request_id: int) -> Inbox | None:
+    def of(self, request_id: int) -> UploadBuffer | None:
         """Return the inbox of a request."""
         return self._open.get(request_id)
 
     def drop(self, request_id: int) -> None:
         """The request has been answered: what waits for it and what still comes is thrown away."""
-        inbox = self._open.pop(request_id, None)
-        if inbox is not None:
-            inbox.close()
+        upload = self._open.pop(request_id, None)
+        if upload is not None:
+            upload.close()
 
     def fail(self, error: JobpipeError) -> None:
         """The link has ended."""
-        for inbox in self._open.values():
-            inbox.fail(error)
+        for upload in self._open.values():
+            upload.fail(error)
 
     def _took(self, size: int) -> None:
         self.waiting -= size

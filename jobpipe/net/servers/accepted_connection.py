@@ -17,13 +17,13 @@ from jobpipe.net.servers.audit_log import who
 from jobpipe.net.servers.identity_quota import identity_of
 
 
-class AcceptedPeer:
+class AcceptedConnection:
     """The other end of a connection whose TLS handshake, if there is one, is over. Belongs to one event loop.
 
     Attributes:
         address: "host:port".
         names: DNS names of its certificate; () in plaintext.
-        identity: whose budget it counts to, see :func:`jobpipe.net.servers.identity_quota.identity_of`.
+        identity: whose quota it counts to, see :func:`jobpipe.net.servers.identity_quota.identity_of`.
         expires: when its certificate ends, in seconds since 1970; None in plaintext.
     """
 
@@ -83,7 +83,7 @@ class Connection(Protocol):
     """What a listener needs of the asyncio protocol that it gives a connection to."""
 
     @property
-    def accepted(self) -> AcceptedPeer:
+    def accepted(self) -> AcceptedConnection:
         """Its peer; there once the transport is."""
         ...
 

@@ -47,7 +47,7 @@ class ConnectionLimits:
         )
 
 
-class Refusal(Enum):
+class ConnectionRefusal(Enum):
     """Why a connection is dropped."""
 
     RATE = "it connects, or fails, too often"
@@ -62,7 +62,7 @@ class _Source:
     open: int = 0
 
 
-class Admission:
+class ConnectionLimiter:
     """Counts what is open, by address and by identity.
 
     Attributes:
@@ -72,29 +72,29 @@ class Admission:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self.refused: Counter[Refusal] = Counter()
+        self.refused: Counter[ConnectionRefusal] = Counter()
         self.open = 0
         self._burst = limits.rate * BURST_SECONDS
         self._sources: OrderedDict[str, _Source] = OrderedDict()
         self._identities: Counter[Hashable] = Counter()
 
-    def arrive(self, source: str, now: float) -> Refusal | None:
+    def arrive(self, source: str, now: float) -> ConnectionRefusal | None:
         """Judge a new connection by rate alone; one that may come in is counted until :meth:`leave`."""
         found = self._at(source, now)
         if found.tokens < 1.0:
-            self.refused[Refusal.RATE] += 1
-            return Refusal.RATE
+            self.refused[ConnectionRefusal.RATE] += 1
+            return ConnectionRefusal.RATE
         found.tokens -= 1.0
         found.open += 1
         self.open += 1
         return None
 
-    def over(self, source: str) -> Refusal | None:
+    def over(self, source: str) -> ConnectionRefusal | None:
         """Tell which cap the newest connection of ``source`` breaks: another must go, or it."""
         found = self._sources.get(source)
         if found is not None and found.open > self.limits.per_address:
-            return Refusal.ADDRESS
-        return Refusal.TOTAL if self.open > self.limits.connections else None
+            return ConnectionRefusal.ADDRESS
+        return ConnectionRefusal.TOTAL if self.open > self.limits.connections else None
 
     def failed(self, source: str, now: float) -> None:
         """Note that a connection ended before it was welcomed."""

@@ -25,7 +25,7 @@ LIMITS: Mapping[str, int] = {
 }
 """By kind: bytes of requests as they lie in memory, from their first byte until they are answered; of a peer that may
 publish, bytes of uploads and of requests that have not come whole; bytes of answers that the peer has not taken;
-leases; requests that run or wait for their turn, see :meth:`Budgets.expensive`.
+leases; requests that run or wait for their turn, see :meth:`IdentityQuotas.expensive`.
 
 There is one more kind without a limit, ``the job's uploads``: those of links that have shown that they are of the job.
 """
@@ -53,7 +53,7 @@ def identity_of(names: Sequence[str], peer: str) -> str:
     return f"{whole[: LONGEST - 66]}, {hashlib.sha256(whole.encode()).hexdigest()}"
 
 
-class Budgets:
+class IdentityQuotas:
     """Counts for one serving process.
 
     Attributes:
@@ -64,11 +64,11 @@ class Budgets:
     def __init__(self, limits: Mapping[str, int] = LIMITS) -> None:
         self._limits = limits
         self._held: dict[str, dict[str, int]] = {}
-        self._turns: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
         self.refused: Counter[tuple[str, str]] = Counter()
 
-    def take(self, identity: str, kind: str, amount: int, *, bounded: bool = True) -> None:
-        """Count ``amount`` to an identity, until :meth:`give` takes it back.
+    def acquire(self, identity: str, kind: str, amount: int, *, bounded: bool = True) -> None:
+        """Count ``amount`` to an identity, until :meth:`release` takes it back.
 
         Args:
             identity: see :func:`identity_of`.
@@ -85,7 +85,7 @@ class Budgets:
         now = held.get(kind, 0)
         if bounded and now + amount > self._limits[kind]:
             self._note_refusal(identity, kind)
-            self.give(identity, kind, 0)
+            self.release(identity, kind, 0)
             unit = " bytes of" if kind in ("requests", "uploads", "answers") else ""
             raise LinkError(
                 f"{identity} holds {now}{unit} {kind} here, and at most {self._limits[kind]} are allowed to one "
@@ -97,7 +97,7 @@ class Budgets:
             )
         held[kind] = now + amount
 
-    def give(self, identity: str, kind: str, amount: int) -> None:
+    def release(self, identity: str, kind: str, amount: int) -> None:
         """Take back what was counted."""
         held = self._held.get(identity)
         if held is None:
@@ -119,15 +119,15 @@ class Budgets:
         Raises:
             LinkError: too many run or wait.
         """
-        self.take(identity, "expensive requests", 1)
+        self.acquire(identity, "expensive requests", 1)
         try:
-            turn = self._turns.get((identity, topic, op))
+            turn = self._locks.get((identity, topic, op))
             if turn is None:
-                turn = self._turns[identity, topic, op] = asyncio.Lock()
+                turn = self._locks[identity, topic, op] = asyncio.Lock()
             async with turn:
                 yield
         finally:
-            self.give(identity, "expensive requests", 1)
+            self.release(identity, "expensive requests", 1)
 
     def held(self, identity: str, kind: str) -> int:
         """Return how much an identity holds."""

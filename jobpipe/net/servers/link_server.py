@@ -6,15 +6,15 @@ import ssl
 from collections.abc import Collection
 
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.servers.connection_limits import ConnectionLimits
-from jobpipe.net.servers.identity_quota import Budgets
+from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.net.servers.listener import Listener
-from jobpipe.net.servers.served_link import Handler, ServedLink
+from jobpipe.net.servers.served_link import LinkHandler, ServedLink
 from jobpipe.net.tls.tls_context import RenewableTls
 
 
-class Server(Listener[ServedLink]):
+class LinkServer(Listener[ServedLink]):
     """Serves links at one listening socket, each request in a task of its own.
 
     Args:
@@ -23,20 +23,20 @@ class Server(Listener[ServedLink]):
         timing: Deadlines.
         limits: How many connections, and how fast, see :class:`jobpipe.net.servers.listener.Listener`.
         max_age: Seconds after which the client must reconnect, or sooner if its certificate expires.
-        budgets: Counts and limits what each identity holds.
+        quotas: Counts and limits what each identity holds.
     """
 
     def __init__(
         self,
-        handler: Handler,
+        handler: LinkHandler,
         *,
         tls: ssl.SSLContext | RenewableTls | None,
-        timing: Timing | None = None,
+        timing: LinkTimeouts | None = None,
         limits: ConnectionLimits | None = None,
         max_age: float | None = None,
-        budgets: Budgets | None = None,
+        quotas: IdentityQuotas | None = None,
     ) -> None:
-        deadlines, counted = timing or Timing(), budgets or Budgets()
+        deadlines, counted = timing or LinkTimeouts(), quotas or IdentityQuotas()
         super().__init__(
             lambda forget: ServedLink(handler, deadlines, forget, counted),
             tls=tls,
@@ -44,7 +44,7 @@ class Server(Listener[ServedLink]):
             limits=limits,
             max_age=max_age,
         )
-        self.budgets = counted
+        self.quotas = counted
 
     @property
     def links(self) -> Collection[Link]:

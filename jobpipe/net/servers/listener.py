@@ -23,12 +23,12 @@ from typing import Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from jobpipe.errors import JobpipeError, LinkClosed, LinkError, NotAuthorized, ProtocolError
-from jobpipe.net.links.link_timeouts import Timing
+from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.links.socket_options import mapped, peer_of
 from jobpipe.net.retry import RENEW
 from jobpipe.net.servers.accepted_connection import Connection
 from jobpipe.net.servers.audit_log import RateLimitedLog
-from jobpipe.net.servers.connection_limits import Admission, ConnectionLimits, Refusal, source_of
+from jobpipe.net.servers.connection_limits import ConnectionLimiter, ConnectionLimits, ConnectionRefusal, source_of
 from jobpipe.net.tls.client_hello import wait_for_client_hello
 from jobpipe.net.tls.tls_alerts import HandshakeContext
 from jobpipe.net.tls.tls_context import RenewableTls
@@ -69,18 +69,18 @@ class Listener(Generic[C]):
         connection: Callable[[Callable[[C], None]], C],
         *,
         tls: ssl.SSLContext | RenewableTls | None,
-        timing: Timing | None = None,
+        timing: LinkTimeouts | None = None,
         limits: ConnectionLimits | None = None,
         max_age: float | None = None,
     ) -> None:
         self._connection = connection
         self._tls = tls
-        self._timing = timing or Timing()
+        self._timing = timing or LinkTimeouts()
         self._limits = limits or ConnectionLimits()
         self._max_age = max_age
         self._tending: asyncio.Task[None] | None = None
         self._trust = 0  # how often the trusted CAs or the revocation list have changed
-        self.admission = Admission(self._limits)
+        self.limiter = ConnectionLimiter(self._limits)
         self._log = RateLimitedLog(log)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class Listener(Generic[C]):
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files != resource.RLIM_INFINITY:  # beyond it accept() itself fails, for everybody
             room = max(1, files - RESERVED_FILES)
-            self.admission.limits = replace(self._limits, connections=min(self._limits.connections, room))
+            self.limiter.limits = replace(self._limits, connections=min(self._limits.connections, room))
         self._accepting = asyncio.create_task(self._accept(sock), name="jobpipe-accept")
         self._tending = asyncio.create_task(self._tend(), name="jobpipe-tend")
 
@@ -213,7 +213,7 @@ class Listener(Generic[C]):
                     await asyncio.sleep(ACCEPT_PAUSE)
                 continue
             source = source_of(address)
-            refusal = self.admission.arrive(source, loop.time()) or self._fit(source)
+            refusal = self.limiter.arrive(source, loop.time()) or self._fit(source)
             if refusal is not None:
                 self._log.log(logging.WARNING, "%s is dropped: %s", peer_of(address), refusal.value)
                 _drop(sock)
@@ -224,16 +224,16 @@ class Listener(Generic[C]):
             self._greeting[task] = source, sock
             task.add_done_callback(self._greeted)
 
-    def _fit(self, source: str) -> Refusal | None:
+    def _fit(self, source: str) -> ConnectionRefusal | None:
         """Make room for a connection that has arrived, or say why it is refused."""
-        over = self.admission.over(source)
+        over = self.limiter.over(source)
         if over is None and len(self._greeting) < MAX_GREETING:
             return None
-        if self._make_room(source if over is Refusal.ADDRESS else None):
+        if self._make_room(source if over is ConnectionRefusal.ADDRESS else None):
             return None
-        over = over or Refusal.TOTAL
-        self.admission.refused[over] += 1
-        self.admission.leave(source)
+        over = over or ConnectionRefusal.TOTAL
+        self.limiter.refused[over] += 1
+        self.limiter.leave(source)
         return over
 
     def _greeted(self, task: asyncio.Task[None]) -> None:
@@ -241,13 +241,13 @@ class Listener(Generic[C]):
         if sock is not None:  # cancelled before its first step
             sock.close()
             self._failed(source)
-            self.admission.leave(source)
+            self.limiter.leave(source)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.log(logging.ERROR, "greeting a client failed", error=error)
 
     def _failed(self, source: str) -> None:
         if not self._closing:
-            self.admission.failed(source, asyncio.get_running_loop().time())
+            self.limiter.failed(source, asyncio.get_running_loop().time())
 
     def _make_room(self, source: str | None) -> bool:
         """Drop the oldest connection not yet admitted: of ``source`` if given, else of the address with the most."""
@@ -345,8 +345,8 @@ class Listener(Generic[C]):
         peer = connection.accepted
         if not peer.names:
             return  # plaintext: there is no identity
-        if not self.admission.identify(peer.names):
-            limit = self.admission.limits.per_identity
+        if not self.limiter.identify(peer.names):
+            limit = self.limiter.limits.per_identity
             named = f" ({self._limits.identity_key})" if self._limits.identity_key else ""
             raise LinkError(
                 f"the certificate of {', '.join(peer.names)} has {limit} connections here already{named}",
@@ -358,12 +358,12 @@ class Listener(Generic[C]):
     def _release(self, connection: C) -> None:
         source = self._served.pop(connection, None)
         if source is not None:
-            self.admission.leave(source)
+            self.limiter.leave(source)
         self._accepted.discard(connection)
         self._leaving.pop(connection, None)
         if connection in self._identified:
             self._identified.remove(connection)
-            self.admission.forget(connection.accepted.names)
+            self.limiter.forget(connection.accepted.names)
 
     def _forget(self, connection: C) -> None:
         self._admitted.discard(connection)

@@ -17,9 +17,9 @@ from jobpipe.errors import (
     RemoteProtocolError,
 )
 from jobpipe.net.links.async_link import Link
-from jobpipe.net.links.link_timeouts import Timing
-from jobpipe.net.servers.accepted_connection import AcceptedPeer
-from jobpipe.net.servers.identity_quota import Budgets, asking
+from jobpipe.net.links.link_timeouts import LinkTimeouts
+from jobpipe.net.servers.accepted_connection import AcceptedConnection
+from jobpipe.net.servers.identity_quota import IdentityQuotas, asking
 from jobpipe.wire import Goodbye, Hello, Phase, Reply, Request, Side, Welcome
 from jobpipe.wire.codec import encode, fault
 from jobpipe.wire.frames import ASKING_LIMIT
@@ -45,7 +45,7 @@ MAX_ASKED = 4 * 1024 * 1024
 """The same for every other link."""
 
 
-class Handler(Protocol):
+class LinkHandler(Protocol):
     """What a server does with its links. All methods run in the server's event loop and must not block it."""
 
     async def welcome(self, link: Link, hello: Hello) -> Welcome:
@@ -69,14 +69,18 @@ class ServedLink(Link):
 
     Attributes:
         accepted: its peer, and until when; there once the transport is.
-        identity: whose budget it counts to; known then.
+        identity: whose quota it counts to; known then.
         tasks: of its unanswered requests.
     """
 
-    accepted: AcceptedPeer
+    accepted: AcceptedConnection
 
     def __init__(
-        self, handler: Handler, timing: Timing, forget: Callable[[ServedLink], None], budgets: Budgets | None = None
+        self,
+        handler: LinkHandler,
+        timing: LinkTimeouts,
+        forget: Callable[[ServedLink], None],
+        quotas: IdentityQuotas | None = None,
     ) -> None:
         super().__init__(Side.SERVER, timing)
         self._handler = handler
@@ -85,8 +89,8 @@ class ServedLink(Link):
         self._answering = asyncio.Lock()
         self._held = 0
         self._received = 0  # bytes of requests and uploads that no handler has yet, as they are counted
-        self._received_kind = "requests"  # the budget that they are counted to
-        self._budgets = budgets or Budgets()
+        self._received_kind = "requests"  # the quota that they are counted to
+        self._quotas = quotas or IdentityQuotas()
         self._uploads = 0  # unanswered requests with one
         self._refusals = 0  # since the write buffer is full: none waits until the peer has taken them
         self.tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +100,7 @@ class ServedLink(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: the transport is there, its TLS handshake done."""
         super().connection_made(transport)
-        self.accepted = AcceptedPeer(transport)
+        self.accepted = AcceptedConnection(transport)
         self.identity = self.accepted.identity
 
     async def admit(self) -> None:
@@ -120,7 +124,7 @@ class ServedLink(Link):
     @property
     def busy(self) -> bool:
         """Whether it streams an answer or takes an upload, for which there is no other try, or is not welcomed yet."""
-        return not self._welcomed or bool(self._uploads) or self._wire.machine.stream is not None
+        return not self._welcomed or bool(self._uploads) or self._wire.state.stream is not None
 
     @property
     def gone(self) -> bool:
@@ -152,7 +156,7 @@ class ServedLink(Link):
         if len(request.op) > MAX_OP or not request.op.isprintable():
             raise RemoteProtocolError(f"{self.peer}: an operation has at most {MAX_OP} characters", peer=self.peer)
         try:
-            self._budgets.take(self.identity, "requests", request.weight, bounded=not self.proven)
+            self._quotas.acquire(self.identity, "requests", request.weight, bounded=not self.proven)
         except LinkError as error:
             self._refuse_request(request, error)
             return
@@ -169,7 +173,7 @@ class ServedLink(Link):
             RemoteProtocolError: the peer asks on, and takes none of its refusals.
         """
         self._answer_fault(request, error)
-        self._inboxes.drop(request.id)
+        self._upload_buffers.drop(request.id)
         if self._writable.is_set():
             return
         self._refusals += 1
@@ -202,14 +206,14 @@ class ServedLink(Link):
             log.exception("%s of %s failed", request.op, self.peer)
             self._answer_fault(request, error)
         finally:
-            self._inboxes.drop(request.id)
+            self._upload_buffers.drop(request.id)
             self._give_back(request)
             self._uploads -= bool(request.upload)
         with contextlib.suppress(JobpipeError):
             await self._drain()  # counts as unanswered until the peer takes it
 
     def _give_back(self, request: Request) -> None:
-        self._budgets.give(self.identity, "requests", request.weight)
+        self._quotas.release(self.identity, "requests", request.weight)
         self._hold(-request.weight)
 
     def _hold(self, size: int) -> None:
@@ -226,26 +230,26 @@ class ServedLink(Link):
         super().data_received(data)
         if self._why is None:
             try:
-                self._count_received(self._wire.unread + self._inboxes.waiting)
+                self._count_received(self._wire.unread + self._upload_buffers.waiting)
             except LinkError as error:
                 self._end(error, fault(None, error))
 
     def _count_received(self, size: int) -> None:
         before, self._received = self._received, 0
         if before:
-            self._budgets.give(self.identity, self._received_kind, before)
+            self._quotas.release(self.identity, self._received_kind, before)
         if size:
             # Many tasks of one certificate upload at once, and each link is read up to the window of its uploads.
             # Those of the job itself count apart: a new one, which is not proven yet, must find room next to them.
             uploads = self._welcomed and self.hello.role == "publisher"
             self._received_kind = ("the job's uploads" if self.proven else "uploads") if uploads else "requests"
-            self._budgets.take(self.identity, self._received_kind, size, bounded=not self.proven)
+            self._quotas.acquire(self.identity, self._received_kind, size, bounded=not self.proven)
             self._received = size
 
     def _on_upload_taken(self, size: int) -> None:
         size = min(size, self._received)
         self._received -= size
-        self._budgets.give(self.identity, self._received_kind, size)
+        self._quotas.release(self.identity, self._received_kind, size)
 
     async def _send_answer(self, reply: Reply) -> None:
         """Send an answer when the peer has taken those before it, and wait until it takes this one.
@@ -263,7 +267,7 @@ class ServedLink(Link):
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
         size, reply = sum(map(len, encoded)), Reply(reply.id)  # what it was made from is let go
-        self._budgets.take(self.identity, "answers", size, bounded=not self.proven)
+        self._quotas.acquire(self.identity, "answers", size, bounded=not self.proven)
         try:
             if self._answering.locked() or not self._writable.is_set():
                 async with self._answering:
@@ -275,7 +279,7 @@ class ServedLink(Link):
         except ProtocolError as error:
             raise JobpipeError(f"the answer cannot be sent: {error.message}") from error
         finally:
-            self._budgets.give(self.identity, "answers", size)
+            self._quotas.release(self.identity, "answers", size)
 
     def _answer_fault(self, request: Request, error: BaseException) -> None:
         if self._why is None and self._wire.phase is Phase.OPEN:

@@ -85,9 +85,9 @@ class ExpiryWatch:
         self._renew = renew
         self._clock = clock
         self._next = clock()
-        self._told: set[tuple[Path, datetime, int]] = set()
+        self._warned: set[tuple[Path, datetime, int]] = set()
 
-    def look(self, now: datetime | None = None) -> None:
+    def log_due(self, now: datetime | None = None) -> None:
         """Look at the files, once an hour, however often it is called."""
         if self._clock() < self._next:
             return
@@ -101,8 +101,8 @@ class ExpiryWatch:
             return
         for item in found:
             days = item.threshold(at)
-            if days is not None and (item.path, item.end, days) not in self._told:
-                self._told.add((item.path, item.end, days))
+            if days is not None and (item.path, item.end, days) not in self._warned:
+                self._warned.add((item.path, item.end, days))
                 level = logging.ERROR if days <= 1 else logging.WARNING
                 ends = f"ends {item.end:%Y-%m-%d %H:%M} UTC, {item.left(at)}"
                 log.log(level, "%s: %s %s; renew it: %s", item.path, item.what, ends, item.remedy)

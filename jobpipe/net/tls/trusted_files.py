@@ -77,7 +77,7 @@ class TrustedFiles(Generic[L]):
         changed = self._tls is not None and self._tls.refresh()
         self.take_in_changes()
         if self._expiry is not None:
-            self._expiry.look()
+            self._expiry.log_due()
         return changed
 
     def take_in_changes(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jobpipe.errors import RemoteProtocolError, shown
+from jobpipe.errors import RemoteProtocolError, short_repr
 from jobpipe.store.catalog.position import MAX_NUMBER, Position
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.store.spool.segment_index import PACKED_CHUNK, Chunk
@@ -48,7 +48,7 @@ class Check(Protocol):
         ...
 
 
-class AsItIs:
+class PlainValue:
     """A check whose values stand in the JSON as they are kept."""
 
     def give(self, value: Any) -> Any:
@@ -57,7 +57,7 @@ class AsItIs:
 
 
 @dataclass(frozen=True)
-class Whole(AsItIs):
+class Integer(PlainValue):
     """An integer; True is none."""
 
     low: int = 0
@@ -74,7 +74,7 @@ class Whole(AsItIs):
 
 
 @dataclass(frozen=True)
-class Number(AsItIs):
+class Number(PlainValue):
     """A finite number between two bounds, both included."""
 
     low: float
@@ -91,7 +91,7 @@ class Number(AsItIs):
 
 
 @dataclass(frozen=True)
-class Truth(AsItIs):
+class Boolean(PlainValue):
     """True or false, and nothing that counts as either."""
 
     expected: str = "true or false"
@@ -103,7 +103,7 @@ class Truth(AsItIs):
 
 
 @dataclass(frozen=True)
-class Text(AsItIs):
+class Text(PlainValue):
     """A text of bounded length that is valid UTF-8.
 
     Attributes:
@@ -136,7 +136,7 @@ class Text(AsItIs):
 
 
 @dataclass(frozen=True)
-class Hidden(AsItIs):
+class SecretText(PlainValue):
     """What proves a right, in at most 64 ASCII characters; no error repeats it."""
 
     shortest: int = 0
@@ -152,7 +152,7 @@ class Hidden(AsItIs):
 
 
 @dataclass(frozen=True)
-class Named(AsItIs):
+class CheckedName(PlainValue):
     """The name of a topic or a subscription; with ``empty`` also none."""
 
     empty: bool = False
@@ -168,19 +168,19 @@ class Named(AsItIs):
 
 
 @dataclass(frozen=True)
-class SegmentFileName(AsItIs):
+class SegmentFileName(PlainValue):
     """The name of a segment file, which leads nowhere else."""
 
     expected: str = "a segment file's name"
 
     def take(self, value: object) -> str:
         if not isinstance(value, str) or len(value) > 255 or write_id_of(value) is None:
-            raise RemoteProtocolError(f"not a segment file's name: {shown(value)}")
+            raise RemoteProtocolError(f"not a segment file's name: {short_repr(value)}")
         return value
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Base64Bytes:
     """Bytes, as base64."""
 
     longest: int
@@ -209,7 +209,7 @@ class PositionValue:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundaryValue:
     """One end of a read."""
 
     expected: str = "a boundary"
@@ -222,7 +222,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class SlotName(AsItIs):
+class SlotName(PlainValue):
     """The id of a slot."""
 
     expected: str = "the id of a slot"
@@ -234,7 +234,7 @@ class SlotName(AsItIs):
 
 
 @dataclass(frozen=True)
-class Object(AsItIs):
+class Object(PlainValue):
     """A JSON object; who keeps it looks into it."""
 
     expected: str = "an object"
@@ -266,7 +266,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedChunks:
     """Chunks of a segment: offset, length and CRC-32 of each, packed, as base64."""
 
     expected: str = f"1 to {MAX_CHUNKS} chunks of a segment, packed, as base64"

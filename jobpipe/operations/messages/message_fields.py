@@ -17,21 +17,21 @@ from typing import (
     overload,
 )
 
-from jobpipe.errors import RemoteProtocolError, shown
+from jobpipe.errors import RemoteProtocolError, short_repr
 from jobpipe.operations.messages.checked_values import (
-    Bound,
+    Base64Bytes,
+    Boolean,
+    BoundaryValue,
     Check,
-    Encoded,
-    Hidden,
-    Named,
+    CheckedName,
+    Integer,
     Number,
     Object,
     PositionValue,
+    SecretText,
     SegmentFileName,
     SlotName,
     Text,
-    Truth,
-    Whole,
 )
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
@@ -57,25 +57,25 @@ C = TypeVar("C")
 OMITTED = "omitted"
 """In a field's annotation, after its check: it is left out of the JSON where it has its default."""
 
-Count = Annotated[int, Whole()]
-Flag = Annotated[bool, Truth()]
+Count = Annotated[int, Integer()]
+Flag = Annotated[bool, Boolean()]
 Wait = Annotated[float, Number(0.0, MAX_WAIT_SECONDS)]
-Name = Annotated[str, Named()]
+Name = Annotated[str, CheckedName()]
 At = Annotated[Position, PositionValue()]
-Start = Annotated[Boundary, Bound()]
-End = Annotated[Boundary | None, Bound()]
+Start = Annotated[Boundary, BoundaryValue()]
+End = Annotated[Boundary | None, BoundaryValue()]
 FileName = Annotated[str, SegmentFileName()]
 SlotId = Annotated[str, SlotName()]
 LogId = Annotated[str, Text(16, 16, pattern="[0-9a-f]*", words="a log's id, 16 hex digits")]
 LogPlace = Annotated[
     str, Text(49, 49, pattern="[0-9a-f]{16}-[0-9a-f]{32}", words="a log's place at host servers, 16 and 32 hex digits")
 ]
-Secret = Annotated[str, Hidden()]
-Base64 = Annotated[bytes, Encoded(16 * 1024 * 1024)]
-BatchId = Annotated[int, Whole(-(2**63), 2**63 - 1)]
+Secret = Annotated[str, SecretText()]
+Base64 = Annotated[bytes, Base64Bytes(16 * 1024 * 1024)]
+BatchId = Annotated[int, Integer(-(2**63), 2**63 - 1)]
 FreeText = Annotated[str, Text(4096, printable=False)]  # a user's words, such as the names of columns
 SparkSchema = Annotated[str | None, Text(16 * 1024 * 1024, printable=False)]
-Rows = Annotated[int | None, Whole()]
+Rows = Annotated[int | None, Integer()]
 InstanceId = Annotated[str, Text(128)]
 EndpointText = Annotated[str, Text(300)]  # "host:port"; who dials it parses it
 
@@ -162,8 +162,8 @@ class Fields:
         return b""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
-        return f"{type(self).__qualname__}({shown})"
+        listed = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        return f"{type(self).__qualname__}({listed})"
 
     def __eq__(self, other: object) -> bool:
         return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
@@ -193,7 +193,7 @@ class SharedReply(Fields):
 
 
 @message
-class Nothing(Fields):
+class EmptyReply(Fields):
     """A reply that says only that it is done."""
 
 
@@ -244,4 +244,6 @@ def take(check: Check, name: str, value: object) -> Any:
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"field {name!r}: {error.message}", **{**error.fields, "field": name}) from error
     except ValueError as error:
-        raise RemoteProtocolError(f"field {name!r} is {shown(value)}, expected {check.expected}", field=name) from error
+        raise RemoteProtocolError(
+            f"field {name!r} is {short_repr(value)}, expected {check.expected}", field=name
+        ) from error

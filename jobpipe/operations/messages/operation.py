@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
-from jobpipe.errors import NotAuthorized, RemoteProtocolError, TopicNotFound, shown
+from jobpipe.errors import NotAuthorized, RemoteProtocolError, TopicNotFound, short_repr
 from jobpipe.operations.messages.message_fields import Fields, R, RequestFor
 from jobpipe.wire.wire_messages import ROLES, Request
 
@@ -72,7 +72,7 @@ def read_request(
     if operation is None and request.op in others:
         raise TopicNotFound(f"operation {request.op!r} is not of this port, which was that of another server before")
     if operation is None:
-        raise RemoteProtocolError(f"unknown operation {shown(request.op)}", op=request.op[:100])
+        raise RemoteProtocolError(f"unknown operation {short_repr(request.op)}", op=request.op[:100])
     if role not in operation.roles:
         raise NotAuthorized(f"operation {request.op!r} is not for the role {role!r}", op=request.op)
     try:

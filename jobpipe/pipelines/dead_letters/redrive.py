@@ -19,7 +19,7 @@ import pyarrow as pa
 from jobpipe.arrow.ipc_validation import parse_arrow_schema
 from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, RowTooLarge, SchemaMismatch, TopicNotFound
 from jobpipe.pipelines.dead_letters.source_rows import RowReader
-from jobpipe.publishing.appender import Make, NewRows, Shape
+from jobpipe.publishing.appender import BatchShape, Make, NewRows
 from jobpipe.store.catalog.batches import APPENDERS
 from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
 from jobpipe.subscribing.fetching.part_fetch import Fetched
@@ -39,7 +39,7 @@ TRIES = 100  # at a batch some of whose rows other redrives publish at the same 
 class Target(Protocol):
     """An appender of the topic that rows go back to."""
 
-    def shape(self) -> Shape: ...
+    def shape(self) -> BatchShape: ...
 
     def schemas(self) -> Sequence[bytes]: ...
 
@@ -267,7 +267,7 @@ class _Batch:
         self._topic = topic
         self._letters = letters
 
-    def __call__(self, shape: Shape) -> NewRows | None:
+    def __call__(self, shape: BatchShape) -> NewRows | None:
         parse = partial(parse_arrow_schema, self._topic)
         reader = RowReader(self._topic, parse(shape.arrow), lambda: map(parse, self._schemas()))
         self.left = []

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.errors import SchemaMismatch, shown
+from jobpipe.errors import SchemaMismatch, short_repr
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?", re.ASCII)
@@ -171,7 +171,7 @@ def _of(kind: type, words: str) -> _Read:
 
 
 def _wrong(value: Any, expected: str) -> ValueError:
-    return ValueError(f"{shown(value)} is not {expected}")
+    return ValueError(f"{short_repr(value)} is not {expected}")
 
 
 def _integer(kind: Any) -> _Read:

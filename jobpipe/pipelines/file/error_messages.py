@@ -13,7 +13,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from jobpipe.config.definitions.definition import HIDDEN
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.types.secrets import EXPECTED as SECRET_EXPECTED
-from jobpipe.errors import shown
+from jobpipe.errors import short_repr
 from jobpipe.pipelines.file.located_values import Path, TreeNode, dotted, find
 from jobpipe.pipelines.file.problems import Problem, Severity, nearest
 from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
@@ -200,7 +200,7 @@ def _problem(
         value.get(context["key"]) if context.get("key") and isinstance(value, dict) else getattr(value, "raw", value)
     )
     hidden = is_secret(key) or phrase == SECRET_EXPECTED or (isinstance(inner, str) and holds_secret(inner))
-    return problem_at(root, path, f"{HIDDEN if hidden else shown(inner)} does not fit", f"give {phrase}")
+    return problem_at(root, path, f"{HIDDEN if hidden else short_repr(inner)} does not fit", f"give {phrase}")
 
 
 def by_name(key: str, listed: Sequence[Any]) -> str:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from jobpipe.config.definitions.key_names import by_loose_name, suggest
 from jobpipe.config.types.secrets import Secret
 from jobpipe.config.types.source_types import NAME
-from jobpipe.config.types.value_types import BOOLEAN, SECRET, BadValueError, ValueKind, duration, whole
+from jobpipe.config.types.value_types import BOOLEAN, SECRET, BadValueError, ValueType, duration, whole
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
 from jobpipe.pipelines.file.time_zones import time_zone
@@ -60,7 +60,7 @@ def expected(phrase: str, read: Callable[[Any, Path], Any], schema: dict[str, An
     return BeforeValidator(validate), WithJsonSchema({**schema, "description": phrase, EXPECTED: phrase})
 
 
-def of_kind(kind: ValueKind) -> Any:
+def of_kind(kind: ValueType) -> Any:
     """Return the annotations of a type for values of one of the configuration's kinds."""
     types = {"boolean": "boolean", "number": "integer"}.get(kind.name)
     schema: dict[str, Any] = {"type": [types, "string"] if types else ["string", "number"]}

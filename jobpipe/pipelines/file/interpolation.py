@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from jobpipe.errors import shown
+from jobpipe.errors import short_repr
 from jobpipe.pipelines.file.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find, map_texts
 from jobpipe.pipelines.file.problems import Problem, ProblemList, nearest
 from jobpipe.pipelines.file.yaml_reader import scalar_of
@@ -155,7 +155,7 @@ class _Text:
         if written == "$${":
             return written if self._late else "${"
         if name is None:
-            self._problem(f"${{ has no }} in {shown(self._text)}", "write ${var.NAME}, or $${ for the characters")
+            self._problem(f"${{ has no }} in {short_repr(self._text)}", "write ${var.NAME}, or $${ for the characters")
         elif name in self._known:
             value = self._known[name]
             text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
@@ -178,7 +178,7 @@ class _Text:
         elif colon and short == "run.id":
             self._problem("${run.id} has no format", "write ${run.id}")
         elif colon and (_DIRECTIVES.fullmatch(shape) is None or "%" not in shape):
-            what = f"{shown(shape)} is not a time format"
+            what = f"{short_repr(shape)} is not a time format"
             self._problem(what, f"write it as strftime does: ${{{short}:%Y-%m-%d}}")
 
     def _problem(self, what: str, remedy: str) -> None:

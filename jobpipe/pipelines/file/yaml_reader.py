@@ -17,7 +17,7 @@ import yaml
 
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.reading.file_permissions import why_distrusted
-from jobpipe.errors import shown
+from jobpipe.errors import short_repr
 from jobpipe.pipelines.file.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find, merge
 from jobpipe.pipelines.file.problems import Problem, ProblemList, Severity
 
@@ -287,7 +287,7 @@ class _Walk:
                 continue
             dots = key.value.count(".")
             if dots and depth + dots >= MAX_DEPTH:
-                what = f"{shown(key.value)} has too many parts: the file may have at most {MAX_DEPTH} levels"
+                what = f"{short_repr(key.value)} has too many parts: the file may have at most {MAX_DEPTH} levels"
                 self._problem(self._place(key), path, what, "make it simpler")
                 continue
             parts = _parts(path, str(key.value))
@@ -334,7 +334,7 @@ class _Walk:
     def _refuse_tag(self, raw: yaml.Node, path: Path) -> bool:
         tag = self._tags.get(id(raw))
         if tag is not None:
-            what = f"YAML's tag {shown(tag)} is not read"
+            what = f"YAML's tag {short_repr(tag)} is not read"
             self._problem(self._place(raw), path, what, "write the plain value, in quotes if it is a text")
         return tag is not None
 

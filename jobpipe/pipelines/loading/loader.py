@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.types.value_types import SECRET
-from jobpipe.errors import shown
+from jobpipe.errors import short_repr
 from jobpipe.pipelines.file.error_messages import by_name, field_names, problem_at, problems_of
 from jobpipe.pipelines.file.field_types import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.file.file_paths import escaped
@@ -279,7 +279,7 @@ class _Loader:
             _NAME.validate_python(name)
         except ValidationError as error:
             expected = error.errors()[0]["ctx"]["expected"]
-            self._add(path, f"{shown(name)} cannot name a job", f"give it another: {expected}")
+            self._add(path, f"{short_repr(name)} cannot name a job", f"give it another: {expected}")
         if not isinstance(find(self._tree, path).value, dict):
             self._add(path, "it is not a section", "give the job a source and a sink")
             return None

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from jobpipe.config.definitions.config_model import KEYS
-from jobpipe.errors import ConfigError, shown
+from jobpipe.errors import ConfigError, short_repr
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.field_types import SPARK_JOBPIPE
 from jobpipe.pipelines.file.file_paths import EXTENSIONS, local_folder, reads_folder
@@ -131,7 +131,7 @@ def _kind(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         for key in sorted(given & {"type", "source", *_FLOW_ONLY, *_QUERY_ONLY}):
             yield (key,), "a job with application: does its own reading and writing", "leave out one of them", "error"
         if not (pipeline.folder / spec.application).is_file():
-            what = f"there is no file {shown(spec.application)} here"
+            what = f"there is no file {short_repr(spec.application)} here"
             yield ("application",), what, "give its path from the folder of this file", "warning"
         return
     if "arguments" in given:
@@ -257,7 +257,7 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     for key, time in times.items():
         if time is None:
             remedy = "give it in ISO 8601 with its zone, as 2026-11-21T00:00:00Z"
-            yield ("schedule", key), f"{shown(getattr(schedule, key))} is not a time", remedy, "error"
+            yield ("schedule", key), f"{short_repr(getattr(schedule, key))} is not a time", remedy, "error"
     start, end = times.get("start"), times.get("end")
     if start is not None and end is not None and end <= start:
         yield ("schedule", "end"), "it is not later than start", "give a later one", "error"

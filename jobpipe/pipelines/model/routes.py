@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from jobpipe.errors import ConfigError, shown
+from jobpipe.errors import ConfigError, short_repr
 from jobpipe.pipelines.file.spec import RouteSpec
 from jobpipe.pipelines.model.pipeline import Job
 from jobpipe.pipelines.plugins.api import Topics
@@ -61,7 +61,7 @@ def problem_of(route: RouteSpec) -> tuple[str, str] | None:
         return f"source-table has {groups} groups, and group {max(numbers)} is named", remedy
     example = _GROUP.sub("x", name if symbol is None else name.replace(symbol, "x"))
     if not is_topic(example):
-        return f"{shown(name)} cannot name a topic", "use letters, digits, '.', '_' and '-', and groups as $1"
+        return f"{short_repr(name)} cannot name a topic", "use letters, digits, '.', '_' and '-', and groups as $1"
     return None
 
 

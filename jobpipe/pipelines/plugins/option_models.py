@@ -33,7 +33,7 @@ def options_model(
     for about in definitions:
         key = spell(about)
         others = about.also if isinstance(about, Option) else ()
-        kind = Annotated[Any, *of_kind(about.kind), BeforeValidator(json_text)]
+        kind = Annotated[Any, *of_kind(about.value_type), BeforeValidator(json_text)]
         is_key = isinstance(about, Key)
         fields[about.attribute if isinstance(about, Key) else about.name] = (
             kind,

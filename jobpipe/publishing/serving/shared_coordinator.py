@@ -26,12 +26,12 @@ import psutil
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.config.reading.file_permissions import folder_problem
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import AddressError, ConfigError, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.publishing.coordinator_launcher import START_SECONDS, CoordinatorProcess, identity, start_coordinator
-from jobpipe_registry.process_identity import Place, lives, start_ticks
+from jobpipe_registry.process_identity import PidScope, lives, start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class _Found:
     secret: str
 
 
-class _ProcessOfOthers:
+class _ForeignProcess:
     """A process that another one started, shown as ``subprocess.Popen`` shows a child."""
 
     def __init__(self, pid: int, started: float, ticks: int) -> None:
@@ -94,7 +94,7 @@ class _ProcessOfOthers:
                 os.kill(self.pid, number)
 
 
-def attach_for(driver: Parent) -> Callable[[Config], CoordinatorProcess]:
+def attach_for(driver: WatchedParent) -> Callable[[Config], CoordinatorProcess]:
     """Return what finds a driver's coordinator for a configuration, and starts it if there is none.
 
     Raises, when called:
@@ -105,12 +105,12 @@ def attach_for(driver: Parent) -> Callable[[Config], CoordinatorProcess]:
     return lambda config: _attach(driver, config)
 
 
-def file_of(driver: Parent, config: Config) -> Path:
+def file_of(driver: WatchedParent, config: Config) -> Path:
     """Return where a driver's coordinator is noted; a folder of the same name, without suffix, is for its topics."""
     return config.home / FOLDER / f"{_here()}-{known_as(driver)}-{_digest(config)}.json"
 
 
-def _attach(driver: Parent, config: Config) -> CoordinatorProcess:
+def _attach(driver: WatchedParent, config: Config) -> CoordinatorProcess:
     folder, path = _folder(config), file_of(driver, config)
     if (known := read(path)) is not None:
         return known
@@ -170,7 +170,7 @@ def read(path: Path) -> CoordinatorProcess | None:
     try:
         with path.open(encoding="utf-8") as file:
             found = _Found(**json.loads(file.read(LARGEST)))
-        process = _ProcessOfOthers(found.pid, found.started, found.ticks)
+        process = _ForeignProcess(found.pid, found.started, found.ticks)
         if process.poll() is not None:
             return None
         endpoints = Endpoint.parse(found.endpoint), Endpoint.parse(found.data)
@@ -201,14 +201,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def known_as(driver: Parent) -> str:
+def known_as(driver: WatchedParent) -> str:
     """Return what all processes call a driver: by ticks, which stay the same when the clock is set."""
     return f"{driver.pid}-{driver.ticks or round(driver.started)}"
 
 
 def _here() -> str:
     """Return where process ids mean anything: several hosts may have one home."""
-    return hashlib.sha256(repr(Place.here()).encode()).hexdigest()[:8]
+    return hashlib.sha256(repr(PidScope.here()).encode()).hexdigest()[:8]
 
 
 def _tidy(folder: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import JobpipeError
 from jobpipe.operations.publisher_operations import MAX_WRITERS, OpenRequest
 from jobpipe.publishing.open_publishers import place_of
@@ -38,7 +38,7 @@ class TopicMark:
         topic: its name.
     """
 
-    driver: Parent
+    driver: WatchedParent
     config: Config
     topic: str
 
@@ -125,7 +125,7 @@ class SharedTopic:
             try:
                 publisher.close(final)
             finally:
-                publisher.let_go()
+                publisher.detach()
         self._mark.forget()
 
     def give_way(self) -> None:
@@ -154,17 +154,17 @@ def open_shared(mark: TopicMark, **settings: Any) -> Publisher:
     try:
         mark.note(publisher.settings)
     except BaseException:
-        publisher.let_go()
+        publisher.detach()
         raise
     return publisher
 
 
-def opener_of(driver: Parent) -> str:
+def opener_of(driver: WatchedParent) -> str:
     """Return the one name, in hexadecimal, under which all processes of a driver open topics."""
     return hashlib.sha256(known_as(driver).encode()).hexdigest()[:32]
 
 
-def shared_topics(driver: Parent, config: Config) -> list[SharedTopic]:
+def shared_topics(driver: WatchedParent, config: Config) -> list[SharedTopic]:
     """Return the topics that processes of a driver publish, by what :class:`TopicMark` noted."""
     folder = _marks(driver, config)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -172,5 +172,5 @@ def shared_topics(driver: Parent, config: Config) -> list[SharedTopic]:
     return [SharedTopic(mark, settings) for mark in marks if (settings := mark.settings()) is not None]
 
 
-def _marks(driver: Parent, config: Config) -> Path:
+def _marks(driver: WatchedParent, config: Config) -> Path:
     return file_of(driver, config).with_suffix("")

@@ -54,13 +54,13 @@ class SpoolServer:
         hello = Hello(topic=topic, role="publisher", name=name, instance=uuid.uuid4().hex)
         self._link = dial_blocking(config, coordinator.endpoint, hello)
         try:
-            stand_in = replace(
+            serving_config = replace(
                 config,
                 retention_time=FOREVER_SECONDS,
                 retention_bytes=UNLIMITED_BYTES,
                 subscription_expiry=FOREVER_SECONDS,
             )
-            opening = OpenRequest(name=name, parallelism=1, config=stand_in, serve=True)
+            opening = OpenRequest(name=name, parallelism=1, config=serving_config, serve=True)
             ask_blocking(self._link, opening, timeout=OPEN_SECONDS, job=self._secret)
         except BaseException:
             self._link.close()

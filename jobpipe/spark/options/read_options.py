@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobpipe.config import Config, ConfigProblem, Option, config_error, load, shown, suggest, unknown
+from jobpipe.config import Config, ConfigProblem, Option, config_error, load, masked_repr, suggest, unknown
 from jobpipe.config.definitions.key_names import by_loose_name
 from jobpipe.config.definitions.source_options import MAX_TOPICS, MEANT, PLAIN, SOURCE_OPTIONS, WHICH, PlainOptions
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.discovery.configured_tls import with_credentials
 from jobpipe.errors import ConfigError
-from jobpipe.spark.options.starting_ending_offsets import Ends, ends
+from jobpipe.spark.options.starting_ending_offsets import OffsetBounds, ends
 from jobpipe.subscribing.topic_patterns import TopicPattern
 
 OF = "format('jobpipe')"
@@ -41,8 +41,8 @@ class SourceOptions(PlainOptions):
     config: Config
     pattern: TopicPattern | None = None
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    starts: Ends = field(default_factory=Ends)
-    ends: Ends = field(default_factory=Ends)
+    starts: OffsetBounds = field(default_factory=OffsetBounds)
+    ends: OffsetBounds = field(default_factory=OffsetBounds)
     given: frozenset[str] = frozenset()
 
     @classmethod
@@ -156,11 +156,11 @@ def find_problems(given: Mapping[str, str]) -> list[ConfigProblem]:
                 about.parse(value)
         except BadValueError as error:
             expected = str(error) or (about.expected if about is not None else "")
-            read.problems.append(ConfigProblem("option", name, shown(value, about), expected))
+            read.problems.append(ConfigProblem("option", name, masked_repr(value, about), expected))
     return read.problems
 
 
-def _check_together(read: _Reading) -> tuple[Ends, Ends]:
+def _check_together(read: _Reading) -> tuple[OffsetBounds, OffsetBounds]:
     """Check what is wrong only together; return where the read starts and ends."""
     values = read.values
     starts, end = ends(values, read.topics, values.get("subscribePattern"), read.complain)
@@ -206,13 +206,15 @@ class _Reading:
         """Add a problem of an option, by its own name."""
         value = self.given.get(name)
         spelt = self._spelt.get(name, name)
-        self.problems.append(ConfigProblem("option", spelt, None if value is None else shown(value), expected))
+        self.problems.append(ConfigProblem("option", spelt, None if value is None else masked_repr(value), expected))
 
     def _take(self, key: str, value: str, about: Option) -> None:
         spelt = next(name for name in (about.name, *about.also) if name.lower() == key.lower())
         if about.name in self.given:
             other = self._spelt[about.name]
-            self.problems.append(ConfigProblem("option", spelt, shown(value), f"it once; {other} is the same option"))
+            self.problems.append(
+                ConfigProblem("option", spelt, masked_repr(value), f"it once; {other} is the same option")
+            )
             return
         self.given[about.name], self._spelt[about.name] = value, spelt
         try:

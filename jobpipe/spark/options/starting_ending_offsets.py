@@ -21,7 +21,7 @@ _BOUND = {"starting": "lowerBound", "ending": "upperBound"}
 
 
 @dataclass(frozen=True)
-class Ends:
+class OffsetBounds:
     """One end of a read: ``topics`` by name, ``others`` for the rest; None where no option says anything.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ends:
 
 def ends(
     values: Mapping[str, Any], topics: tuple[str, ...], pattern: str | None, complain: Complain
-) -> tuple[Ends, Ends]:
+) -> tuple[OffsetBounds, OffsetBounds]:
     """Return where to start and where to end.
 
     Args:
@@ -64,7 +64,7 @@ def ends(
     return start, end
 
 
-def _one(values: Mapping[str, Any], side: Literal["starting", "ending"], complain: Complain) -> Ends:
+def _one(values: Mapping[str, Any], side: Literal["starting", "ending"], complain: Complain) -> OffsetBounds:
     """Return what the options tell of one side: the first that is given."""
     bound = _BOUND[side] if "boundaryType" in values else ""
     for option in (bound, f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"):
@@ -74,12 +74,12 @@ def _one(values: Mapping[str, Any], side: Literal["starting", "ending"], complai
                 found = _read(values, option, side)
             except BadValueError as error:
                 complain(option, str(error))
-                return Ends()
+                return OffsetBounds()
             return replace(found, option=option, said=said if isinstance(said, str) else json.dumps(said))
-    return Ends()
+    return OffsetBounds()
 
 
-def _read(values: Mapping[str, Any], option: str, side: str) -> Ends:
+def _read(values: Mapping[str, Any], option: str, side: str) -> OffsetBounds:
     strategy = values.get("startingOffsetsByTimestampStrategy", "error")
     otherwise: Literal["error", "latest"] = "latest" if side == "ending" or strategy == "latest" else "error"
 
@@ -90,15 +90,15 @@ def _read(values: Mapping[str, Any], option: str, side: str) -> Ends:
     if option in _BOUND.values():
         return _bound(str(said), values["boundaryType"], time, ending=side == "ending")
     if option.endswith("ByTimestamp"):
-        return Ends({topic: time(number) for topic, number in said.items()})
+        return OffsetBounds({topic: time(number) for topic, number in said.items()})
     if option.endswith("Timestamp"):
-        return Ends(others=time(said))
+        return OffsetBounds(others=time(said))
     if isinstance(said, dict):
-        return Ends({topic: _place(value) for topic, value in said.items()})
-    return Ends(others=_WORDS[said])
+        return OffsetBounds({topic: _place(value) for topic, value in said.items()})
+    return OffsetBounds(others=_WORDS[said])
 
 
-def _bound(text: str, kind: str, time: Callable[[int], Boundary], *, ending: bool) -> Ends:
+def _bound(text: str, kind: str, time: Callable[[int], Boundary], *, ending: bool) -> OffsetBounds:
     try:
         if kind == "TIME":
             return _by_text(text, one_time, one_time, time)
@@ -112,10 +112,10 @@ def _bound(text: str, kind: str, time: Callable[[int], Boundary], *, ending: boo
 
 def _by_text(
     text: str, inner: Callable[[Any], Any], scalar: Callable[[str], Any], make: Callable[[Any], Boundary]
-) -> Ends:
+) -> OffsetBounds:
     if text.lstrip().startswith("{"):
-        return Ends({topic: make(value) for topic, value in by_topic(text, inner).items()})
-    return Ends(others=make(scalar(text)))
+        return OffsetBounds({topic: make(value) for topic, value in by_topic(text, inner).items()})
+    return OffsetBounds(others=make(scalar(text)))
 
 
 def _offset_of(ending: bool) -> Callable[[str], Any]:
@@ -138,7 +138,7 @@ def _place(value: int | dict[str, Any]) -> Boundary:
     return _WORDS.get(value) or Boundary("offset", value)
 
 
-def _require_topics(found: Ends, topics: tuple[str, ...], pattern: str | None, complain: Complain) -> None:
+def _require_topics(found: OffsetBounds, topics: tuple[str, ...], pattern: str | None, complain: Complain) -> None:
     """Demand that JSON names every topic and no other; with a pattern, only such as it matches."""
     if not found.topics:
         return

@@ -12,14 +12,14 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from jobpipe.config import Config, ConfigProblem, config_error, load, shown, suggest, unknown
+from jobpipe.config import Config, ConfigProblem, config_error, load, masked_repr, suggest, unknown
 from jobpipe.config.definitions.key_names import by_loose_name
 from jobpipe.config.definitions.writer_options import REFUSED, SPARKS_OWN, WRITER_OPTIONS
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
 from jobpipe.spark.options.partitioner import Partitioner
 from jobpipe.spark.schema.spark_arrow_schema import as_rows_have_it
-from jobpipe.spark.session.launch_settings import Launch
+from jobpipe.spark.session.launch_settings import LaunchSettings
 
 OF = "format('jobpipe') to write"
 
@@ -83,7 +83,7 @@ class WriterOptions:
 
     @classmethod
     def parse(
-        cls, given: Mapping[str, str], launch: Launch, settings: Mapping[str, str], *, streaming: bool
+        cls, given: Mapping[str, str], launch: LaunchSettings, settings: Mapping[str, str], *, streaming: bool
     ) -> WriterOptions:
         """Parse the options; names are case-insensitive, with or without underscores.
 
@@ -142,20 +142,22 @@ def _read(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], lis
         about = _BY_NAME.get(_plain(key))
         known = by_loose_name(key.lower())
         if about is not None and about.name in seen:
-            problems.append(ConfigProblem("option", key, shown(value), f"it once; {about.name} is the same option"))
+            problems.append(
+                ConfigProblem("option", key, masked_repr(value), f"it once; {about.name} is the same option")
+            )
         elif about is not None:
             seen.add(about.name)
             try:
                 values[about.name] = about.parse(value)
             except BadValueError as error:
-                problems.append(ConfigProblem("option", about.name, shown(value), str(error) or about.expected))
+                problems.append(ConfigProblem("option", about.name, masked_repr(value), str(error) or about.expected))
                 continue
             if known is not None and values[about.name] is not None:  # acks, parallelism, write_path
                 overrides[about.name] = value
         elif known is not None or key.lower().startswith(("jobpipe.", "security.")):
             overrides[key.lower()] = value
         elif key.lower() in REFUSED:
-            problems.append(ConfigProblem("option", key, shown(value), REFUSED[key.lower()], unknown=True))
+            problems.append(ConfigProblem("option", key, masked_repr(value), REFUSED[key.lower()], unknown=True))
         elif key.lower() not in SPARKS_OWN:
             names = [about.name for about in WRITER_OPTIONS]
             problems.append(unknown("option", key, value, suggest(key.lower(), lambda each: each.name, others=names)))
@@ -171,9 +173,9 @@ def _check_together(values: Mapping[str, Any], problems: list[ConfigProblem], *,
             continue
         if streaming:
             expected = "it for batch writes only: a query has an id, and ids of its batches, and no last one"
-            problems.append(ConfigProblem("option", name, shown(value), expected))
+            problems.append(ConfigProblem("option", name, masked_repr(value), expected))
         elif other and values[other] is None:
-            problems.append(ConfigProblem("option", name, shown(value), f"{other} as well"))
+            problems.append(ConfigProblem("option", name, masked_repr(value), f"{other} as well"))
 
 
 def _schema_of(values: Mapping[str, Any], problems: list[ConfigProblem]) -> StructType | None:
@@ -186,7 +188,7 @@ def _schema_of(values: Mapping[str, Any], problems: list[ConfigProblem]) -> Stru
             return found
     except Exception:  # noqa: BLE001 - PySpark says what is wrong by errors of all kinds
         found = None
-    problems.append(ConfigProblem("option", "schema", shown(text), "the JSON that StructType.json() returns"))
+    problems.append(ConfigProblem("option", "schema", masked_repr(text), "the JSON that StructType.json() returns"))
     return None
 
 

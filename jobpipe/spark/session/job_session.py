@@ -51,7 +51,7 @@ def recommended_conf(checkpoints_local: bool = False) -> dict[str, bool | float 
     if checkpoints_local:
         if (why := hindrance()) is None:
             return conf | in_process_conf(spark_defaults(os.environ))
-        _tell_of_processes(why)
+        _warn_of_processes(why)
         from jobpipe.spark.session.spark_versions import CHECKPOINT_BY_FILE_SYSTEM  # `import jobpipe` loads no Spark
 
         conf["spark.sql.streaming.checkpointFileManagerClass"] = CHECKPOINT_BY_FILE_SYSTEM
@@ -174,7 +174,7 @@ def missing(given: Mapping[str, str]) -> dict[str, str]:
             if (why := hindrance()) is None:
                 found |= in_process_conf(given)
             else:
-                _tell_of_processes(why)
+                _warn_of_processes(why)
     return {key: value for key, value in found.items() if key not in given or key in CLASS_PATHS}
 
 
@@ -200,5 +200,5 @@ def _complete(spark: SparkSession) -> None:
         spark.conf.set(SHUFFLE_PARTITIONS, str(cores))
 
 
-def _tell_of_processes(why: str) -> None:
+def _warn_of_processes(why: str) -> None:
     log.info("Spark will start processes for the files of its checkpoints: %s (docs/tuning.md)", why)

@@ -41,7 +41,7 @@ SHORT = {"-c": "--conf"}
 
 
 @dataclass
-class Launch:
+class LaunchSettings:
     """How the driver's JVM was started.
 
     Attributes:
@@ -77,17 +77,17 @@ class Launch:
         return {key: value for key, value in self.conf.items() if key.startswith(PREFIX)}
 
 
-def launch() -> Launch:
+def launch() -> LaunchSettings:
     """Return how the JVM that this process descends from was started; without settings where there is none.
 
     Raises:
         ConfigError: a properties file that Spark has read cannot be read any more.
     """
     found = java_command()
-    return Launch() if found is None else parse_command(found[0], os.environ, found[1])
+    return LaunchSettings() if found is None else parse_command(found[0], os.environ, found[1])
 
 
-def launch_of(jvm: psutil.Process) -> Launch:
+def launch_of(jvm: psutil.Process) -> LaunchSettings:
     """Return how a JVM of this user was started.
 
     Raises:
@@ -117,7 +117,7 @@ def jvm_above() -> psutil.Process | None:
     return None
 
 
-def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> Launch:
+def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> LaunchSettings:
     """Return what the arguments of a driver's ``java`` say.
 
     Args:
@@ -138,7 +138,7 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
     return _submitted(rest, environ, folder, conf, defaults=main == SUBMIT)
 
 
-def coming_launch() -> Launch:
+def coming_launch() -> LaunchSettings:
     """Return how the first session of this program will start its JVM, apart from what ``builder.config`` is told.
 
     Raises:
@@ -151,7 +151,7 @@ def coming_launch() -> Launch:
     return _submitted(words, os.environ, Path(), {}, defaults=True)
 
 
-def running_drivers() -> Iterator[tuple[int, Launch]]:
+def running_drivers() -> Iterator[tuple[int, LaunchSettings]]:
     """Yield the process id of each driver's JVM that this user's Python programs started here, and how.
 
     Programs under spark-submit are left out: what they tell ``builder.config`` does not stand in a command line.
@@ -173,7 +173,7 @@ def _is_python_driver(command: Sequence[str]) -> bool:
 
 def _submitted(
     words: Sequence[str], environ: Mapping[str, str], folder: Path, conf: dict[str, str], *, defaults: bool
-) -> Launch:
+) -> LaunchSettings:
     """Return what the words after spark-submit say, ``conf`` being the weakest source.
 
     Args:
@@ -197,7 +197,7 @@ def _submitted(
     conf |= {key: given[option][-1] for option, key in _OPTIONS.items() if option in given}
     if defaults and (master := environ.get("MASTER")):
         conf.setdefault("spark.master", master)
-    return Launch({key: value for key, value in conf.items() if key.startswith("spark.")}, rest[:1] != [SHELL])
+    return LaunchSettings({key: value for key, value in conf.items() if key.startswith("spark.")}, rest[:1] != [SHELL])
 
 
 _FILES = ("--properties-file", "--extra-properties-file")

@@ -33,7 +33,7 @@ SOURCES = "PYSPARK_DRIVER_PYTHON"
 START_SECONDS = 20.0  # for a Python to start and to import jobpipe
 
 _chosen: str | None = None  # what `choose` has set
-_told: set[str] = set()  # messages that were logged, each once a process
+_warned: set[str] = set()  # messages that were logged, each once a process
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _check(kind: Any, context: SparkContext | None) -> None:
     master = None if context is None else context.master
     if not is_local(master):
         if _chosen is not None and _chosen == os.environ.get(VARIABLE):
-            _tell(
+            _warn(
                 f"import jobpipe set {VARIABLE}={_chosen}, since no master was known then; executors of {master} start "
                 f"that Python too. If it is not there on every node, set {VARIABLE} to theirs before import jobpipe"
             )
@@ -129,16 +129,16 @@ def _check(kind: Any, context: SparkContext | None) -> None:
     for python in found:
         if not python.is_ours() and (trouble := python.trouble()) is not None:
             place = f"{python.name} ({python.path or 'not found'}, by {python.origin})"
-            _tell(
+            _warn(
                 f"Spark starts its Python workers with {place}: {trouble}. This session keeps it: import jobpipe "
                 f"before the first session is made, or set {VARIABLE}={sys.executable} before this program is started"
             )
             return
 
 
-def _tell(message: str) -> None:
-    if message not in _told:
-        _told.add(message)
+def _warn(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
         log.warning("%s", message)
 
 

@@ -32,7 +32,13 @@ from jobpipe.spark.session.collect_rows import collect_batches
 from jobpipe.spark.session.python_interpreter import check_session
 from jobpipe.spark.sink.query_context import calling_run
 from jobpipe.spark.sink.row_checks import CheckedRows, check_rows
-from jobpipe.spark.sink.segment_writers import ACTIVE_SECONDS, TASK_INLINE_MAX, Rows, write_by_tasks, write_collected
+from jobpipe.spark.sink.segment_writers import (
+    ACTIVE_SECONDS,
+    TASK_INLINE_MAX,
+    RowLayout,
+    write_by_tasks,
+    write_collected,
+)
 from jobpipe.spark.termination.close import written_topics
 from jobpipe.spark.termination.jvm_death import end_with_jvm
 from jobpipe.spark.termination.query_stop import QueryRun, query_stopped, stop_is_no_failure
@@ -302,7 +308,7 @@ class JobPipeSink:
                 path = "tasks"
         if path == "tasks":
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
-            rows = Rows(checked.arrow, self._partitioner)
+            rows = RowLayout(checked.arrow, self._partitioner)
             segments = write_by_tasks(self._numbered(df, checked, key), small, rows)
         sealed = self._publisher.commit(key, target, checked.arrow, checked.json, segments)
         self._last_bytes, self._last_rows = sealed.bytes, sealed.rows
@@ -319,11 +325,11 @@ class JobPipeSink:
         if checked.hashes_here and self._parallelism > 1 and self._last_rows <= HASH_MAX_ROWS:
             batches = collect_batches(df)
             if sum(batch.num_rows for batch in batches) <= HASH_MAX_ROWS:
-                rows = Rows(checked.arrow, self._partitioner, checked.places)
+                rows = RowLayout(checked.arrow, self._partitioner, checked.places)
                 return write_collected(batches, target, rows, active)
             del batches  # before they come again
         batches = collect_batches(self._numbered(df, checked, key))
-        return write_collected(batches, target, Rows(checked.arrow, self._partitioner), active)
+        return write_collected(batches, target, RowLayout(checked.arrow, self._partitioner), active)
 
     def _numbered(self, df: DataFrame, checked: CheckedRows, key: BatchKey) -> DataFrame:
         return self._partitioner.number_rows(df, self._parallelism, key.batch_id, checked.places)

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from jobpipe.arrow.missing_offsets import with_offsets
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import Fenced, SpoolError, UnsupportedType
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
@@ -41,7 +41,7 @@ from jobpipe.spark.session.python_workers import gc_freeze
 from jobpipe.spark.session.spark_versions import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from jobpipe.spark.session.user_errors import hide_traceback
 from jobpipe.spark.sink.row_checks import check_rows
-from jobpipe.spark.sink.segment_writers import TASK_INLINE_MAX, Rows
+from jobpipe.spark.sink.segment_writers import TASK_INLINE_MAX, RowLayout
 from jobpipe.store.spool.segment_index import SegmentInfo
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ Numbered = Iterator[tuple[pa.RecordBatch, pa.Int32Array | int]]
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class WrittenSegments(WriterCommitMessage):
     """What a task has written.
 
     Attributes:
@@ -140,7 +140,7 @@ class _Writer:
             self._prepared = _Prepared(target, found.control, found.full is not None, patience)
         return dict(self.__dict__)
 
-    def _write(self, batches: Iterable[pa.RecordBatch], query_id: str, run_id: str, batch_id: int) -> Written:
+    def _write(self, batches: Iterable[pa.RecordBatch], query_id: str, run_id: str, batch_id: int) -> WrittenSegments:
         prepared, context = self._prepared, TaskContext.get()
         assert prepared is not None  # noqa: S101 - pickled, it came here
         assert context is not None  # noqa: S101 - only ever called in a task
@@ -152,12 +152,12 @@ class _Writer:
         attempt = f"{task}-{context.taskAttemptId()}"
         divided = self._divided(map(with_offsets, batches), prepared.target.partitions, task, batch_id)
         segments = prepared.target.write(self._checked.arrow, divided, attempt)
-        return Written(prepared.target.write_id, query_id, run_id, task, tuple(segments))
+        return WrittenSegments(prepared.target.write_id, query_id, run_id, task, tuple(segments))
 
     def _divided(self, batches: Iterable[pa.RecordBatch], partitions: int, task: int, batch_id: int) -> Numbered:
         """Yield record batches with the partitions of their rows, as the sink's partitioners choose them."""
         partitioner = self._options.partitioner
-        rows = Rows(self._checked.arrow, partitioner, self._hashed)
+        rows = RowLayout(self._checked.arrow, partitioner, self._hashed)
         pairs = rows.divided(batches, partitions, self._options.topic, task)
         if partitioner.kind == "fixed":
             yield from ((batch, task % partitions) for batch, _ in pairs)
@@ -172,7 +172,7 @@ class _Writer:
 
     def _seal(self, messages: Sequence[WriterCommitMessage | None], key: BatchKey) -> None:
         options = self._options
-        written = sorted((each for each in messages if isinstance(each, Written)), key=lambda each: each.task)
+        written = sorted((each for each in messages if isinstance(each, WrittenSegments)), key=lambda each: each.task)
         if len(written) != len(messages) or len({each.write_id for each in written}) != 1:
             raise SpoolError(
                 f"topic {options.topic!r}, batch {key.batch_id}: Spark commits what is not of one batch of this topic: "
@@ -198,7 +198,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Publishes the micro-batches of a query, each exactly once."""
 
     @hide_traceback
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WrittenSegments:
         """Write a task's rows.
 
         Raises:
@@ -220,7 +220,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """
         if messages:  # a frame without partitions has no tasks
             first = messages[0]
-            who = (first.query_id, first.run_id) if isinstance(first, Written) else ("", "")
+            who = (first.query_id, first.run_id) if isinstance(first, WrittenSegments) else ("", "")
             self._seal(messages, BatchKey(who[0], batchId, who[1]))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -237,7 +237,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._key = BatchKey(series_id(options.series or own, once=not options.series), options.batch_id or 0, own)
 
     @hide_traceback
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WrittenSegments:
         """Write a task's rows; raises as :meth:`StreamWriter.write`."""
         return self._write(iterator, "", "", self._key.batch_id)
 
@@ -276,7 +276,7 @@ def publisher_of(options: WriterOptions) -> Publisher:
     with _lock:
         known, made = _publishers.pop(key, (None, None))
         if made is not None and known != wanted:
-            made.let_go()
+            made.detach()
             made = None
         if made is None:
             made = open_shared(_mark(options), **wanted)
@@ -284,11 +284,11 @@ def publisher_of(options: WriterOptions) -> Publisher:
                 if options.declared is not None:
                     made.declare(arrow_schema(options.declared), options.declared.json())
             except BaseException:
-                made.let_go()
+                made.detach()
                 raise
         _publishers[key] = wanted, made  # last: the first one has not been used for longest
         if len(_publishers) > MAX_PUBLISHERS:
-            _publishers.pop(next(iter(_publishers)))[1].let_go()
+            _publishers.pop(next(iter(_publishers)))[1].detach()
         return made
 
 
@@ -301,11 +301,11 @@ def forget(publisher: Publisher) -> None:
     with _lock:
         for key in [key for key, (_, known) in _publishers.items() if known is publisher]:
             del _publishers[key]
-    publisher.let_go()
+    publisher.detach()
 
 
 @functools.lru_cache(1)
-def _driver_of(pid: int) -> Parent:  # by the process that asks: a fork of it may have another one above
+def _driver_of(pid: int) -> WatchedParent:  # by the process that asks: a fork of it may have another one above
     """Return the process whose end ends the topics: the driver's JVM."""
     above = jvm_above()
     return this_process() if above is None else parent_of(above)

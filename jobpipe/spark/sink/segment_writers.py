@@ -35,7 +35,7 @@ TASK_INLINE_MAX = 8 * 1024  # many tasks' inline segments travel through one col
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowLayout:
     """What is known of a batch's rows: how they are cast, and divided.
 
     Attributes:
@@ -85,7 +85,7 @@ class Rows:
 
 
 def write_collected(
-    batches: Sequence[pa.RecordBatch], target: WriteTarget, rows: Rows, active: Callable[[], bool]
+    batches: Sequence[pa.RecordBatch], target: WriteTarget, rows: RowLayout, active: Callable[[], bool]
 ) -> list[SegmentInfo]:
     """Write rows from the driver, into which they have come.
 
@@ -132,7 +132,7 @@ def _while_active(active: Callable[[], bool], work: Callable[[], T], where: str)
     return future.result()
 
 
-def write_by_tasks(df: DataFrame, target: WriteTarget, rows: Rows) -> list[SegmentInfo]:
+def write_by_tasks(df: DataFrame, target: WriteTarget, rows: RowLayout) -> list[SegmentInfo]:
     """Write the rows of ``df``, which Spark has numbered, or a function will, from its tasks.
 
     Returns:
@@ -146,7 +146,7 @@ def write_by_tasks(df: DataFrame, target: WriteTarget, rows: Rows) -> list[Segme
     ]
 
 
-def _task(target: WriteTarget, rows: Rows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(target: WriteTarget, rows: RowLayout) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gc_freeze()
         context = TaskContext.get()

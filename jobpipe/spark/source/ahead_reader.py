@@ -24,7 +24,7 @@ from jobpipe.spark.session.user_errors import hide_traceback
 from jobpipe.spark.source.offset_ranges import pass_over, read_place, write_place
 from jobpipe.spark.source.partition_reader import read_range
 from jobpipe.spark.source.stream_reader import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, JobPipeStreamReader, Offset
-from jobpipe.spark.source.subscribed_topics import StreamTopics
+from jobpipe.spark.source.subscribed_topics import SubscribedTopics
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
@@ -75,12 +75,12 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         topics.follow(start)
         ((topic, value),) = start.items()
         here, last = read_place(value)
-        self._ends.look(topics.session, [topic])
+        self._ends.fix_latest(topics.session, [topic])
         slot, end = uuid.uuid4().hex, self._ends.of(topic)
         witnessed = last is not None and last == self._made
         try:
             found = topics.session.next_slot(topic, here, last, slot, end, witnessed=witnessed)
-            self._ends.heard(topic, found.stop)
+            self._ends.note_stop(topic, found.stop)
             pass_over(topic, found.lost, fail=True)
             begin = found.start
             if not self._ends.is_past_end(topic, begin):
@@ -95,7 +95,9 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         self._newest_end = {topic: begin}
         return {topic: write_place(begin, slot)}
 
-    def _wait(self, topics: StreamTopics, topic: str, here: Position, last: str | None, *, answered: bool) -> Offset:
+    def _wait(
+        self, topics: SubscribedTopics, topic: str, here: Position, last: str | None, *, answered: bool
+    ) -> Offset:
         """Wait, from nothing to one second, growing, and return where we stand, once more.
 
         Args:
@@ -106,7 +108,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         self._idle = min(self._idle * 2, IDLE_MAX_SECONDS)
         return {topic: write_place(here, last)}
 
-    def _judge(self, topics: StreamTopics, topic: str, found: SlotReply) -> None:
+    def _judge(self, topics: SubscribedTopics, topic: str, found: SlotReply) -> None:
         topics.require_fit(topic, found, stop=found.stop)
         if found.schema_id is not None:
             self._fit[found.schema_id] = True
@@ -128,7 +130,7 @@ class ReadAheadStreamReader(JobPipeStreamReader):
             return super().partitions(start, end)
         if slot == self._empty:
             return []  # its coordinator may be gone: all is acknowledged
-        self._ends.look(topics.session, [topic])
+        self._ends.fix_latest(topics.session, [topic])
         grant, place = topics.session.place(topic)
         wanted = SlotRange(
             topic=topic,

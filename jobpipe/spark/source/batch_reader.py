@@ -25,10 +25,10 @@ from jobpipe.spark.session.user_errors import hide_traceback
 from jobpipe.spark.source.input_partitions import TopicRange, input_partitions
 from jobpipe.spark.source.offset_ranges import ReadRange, pass_over
 from jobpipe.spark.source.partition_reader import RangePartition, read_range
-from jobpipe.spark.source.schema_check import BATCH, SchemaJudge
+from jobpipe.spark.source.schema_check import BATCH, SchemaCheck
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import EARLIEST, LATEST, Boundary
-from jobpipe.subscribing.lease_renewal import Held, held_while, lease_seconds
+from jobpipe.subscribing.lease_renewal import HeldLease, held_while, lease_seconds
 from jobpipe.subscribing.one_off_requests import ask_schema, control_link
 from jobpipe.subscribing.subscriber_session import removed_before
 
@@ -43,8 +43,8 @@ class JobPipeBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._judge = SchemaJudge(schema, options, BATCH)
-        self._held: dict[str, Held] = {}  # by topic
+        self._judge = SchemaCheck(schema, options, BATCH)
+        self._held: dict[str, HeldLease] = {}  # by topic
 
     @hide_traceback
     def partitions(self) -> Sequence[InputPartition]:
@@ -117,7 +117,7 @@ class JobPipeBatchReader(DataSourceReader):
             if bounds.lost:
                 log.warning("%s", removed_before(topic, begin, bounds.lost))
             stop = bounds.end or head
-            held = Held(topic, secrets.token_hex(16), begin.n, stop.n, link.peer, lease_seconds(config))
+            held = HeldLease(topic, secrets.token_hex(16), begin.n, stop.n, link.peer, lease_seconds(config))
             ask_blocking(link, held.request(), timeout=10.0)
             self._held[topic] = held
             if begin == stop == head:

@@ -34,33 +34,33 @@ class TopicRange:
     rows: int
 
 
-def input_partitions(stretches: Sequence[TopicRange], options: SourceOptions, ask: AskCut) -> list[RangePartition]:
+def input_partitions(ranges: Sequence[TopicRange], options: SourceOptions, ask: AskCut) -> list[RangePartition]:
     """Return the input partitions of one read.
 
     Without ``minPartitions`` and ``maxRowsPerPartition`` there is one for each publisher partition. With either, the
-    coordinators cut the stretches between record batches; pieces without rows of a partition make none. A replay
+    coordinators split the ranges between record batches; pieces without rows of a partition make none. A replay
     after a restart may be cut in other places: Spark needs the same rows again, not the same tasks.
 
     Args:
-        stretches: what is read.
+        ranges: what is read.
         options: of the ``load()``.
         ask: sends a request to a topic's coordinator.
 
     Raises:
-        DataLoss: a stretch does not fit the log any more.
+        DataLoss: a range does not fit the log any more.
         ConfigError: the options lead to more input partitions than anybody can want.
     """
     if options.min_partitions is None and options.max_rows_per_partition is None:
-        return [_partition(part, part.start, part.end, k) for part in stretches for k in part.partitions]
-    stretches = [part for part in stretches if part.partitions]
+        return [_partition(part, part.start, part.end, k) for part in ranges for k in part.partitions]
+    ranges = [part for part in ranges if part.partitions]
     made: list[list[RangePartition]] = []
-    rows_left = sum(part.rows for part in stretches)
-    for part in stretches:
+    rows_left = sum(part.rows for part in ranges)
+    for part in ranges:
         left = _missing(options, made)
         share = -(-left * part.rows // rows_left) if rows_left else left
         rows_left -= part.rows
         made.append(_cut(part, options, max(share, 1), ask))
-    for number, part in enumerate(stretches):  # what later ones could not give, earlier ones may
+    for number, part in enumerate(ranges):  # what later ones could not give, earlier ones may
         if (missing := _missing(options, made)) > 0:
             made[number] = _cut(part, options, len(made[number]) + missing, ask)
     return [each for pieces in made for each in pieces]
@@ -72,7 +72,7 @@ def _missing(options: SourceOptions, made: Sequence[Sequence[RangePartition]]) -
 
 
 def _cut(part: TopicRange, options: SourceOptions, at_least: int, ask: AskCut) -> list[RangePartition]:
-    """Return one stretch in pieces: so many input partitions at least, if it has the record batches for them."""
+    """Return one range in pieces: so many input partitions at least, if it has the record batches for them."""
     asked = CutRequest(
         start=part.start,
         end=part.end,

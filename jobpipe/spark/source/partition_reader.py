@@ -15,7 +15,7 @@ from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 from jobpipe.spark.session.python_workers import gc_freeze
 from jobpipe.spark.source.schema_check import require_fit_in_task
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
-from jobpipe.subscribing.lease_renewal import Held
+from jobpipe.subscribing.lease_renewal import HeldLease
 
 
 class RangePartition(InputPartition):
@@ -24,7 +24,7 @@ class RangePartition(InputPartition):
     def __init__(self, wanted: FetchRange) -> None:
         super().__init__(wanted)
         self.wanted = wanted
-        self.held: Held | None = None  # what keeps a batch read from retention
+        self.held: HeldLease | None = None  # what keeps a batch read from retention
 
 
 def read_range(wanted: FetchRange, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:

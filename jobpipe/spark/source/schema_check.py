@@ -29,7 +29,7 @@ Ask: TypeAlias = Callable[[int | None], tuple[bytes, str | None] | None]
 
 
 @dataclass(frozen=True)
-class Remedies:
+class SchemaRemedies:
     """What to do about rows that do not fit.
 
     Attributes:
@@ -41,7 +41,7 @@ class Remedies:
     older: str
 
 
-STREAM = Remedies(
+STREAM = SchemaRemedies(
     "Everything before it has been delivered. Leave .schema() out and start the query again, from a new load(): it "
     "learns the newest schema. If the rest of the query does not accept the new types, cast them; if its checkpoint "
     "does not, a new one under the same name continues where this one stopped",
@@ -49,17 +49,17 @@ STREAM = Remedies(
     "out after the change; or, if these batches are not needed, move the subscription past them by `jobpipe "
     "subscriptions seek`",
 )
-BATCH = Remedies(
+BATCH = SchemaRemedies(
     "Leave .schema() out: load() learns the newest schema",
     "What was published later fits. Begin there (startingOffsets), or give a .schema(...) that fits all, without the "
     "columns that cannot",
 )
 
 
-class SchemaJudge:
+class SchemaCheck:
     """Knows what one ``load()`` asks for, and judges each published schema once."""
 
-    def __init__(self, asked: StructType, options: SourceOptions, remedies: Remedies) -> None:
+    def __init__(self, asked: StructType, options: SourceOptions, remedies: SchemaRemedies) -> None:
         self._asked = asked
         self._evolution = options.schema_evolution
         self._includes_metadata = options.include_metadata
@@ -106,9 +106,9 @@ class SchemaJudge:
             raise self._mismatch(f"topic {topic!r}, offset {start.n}", lines, remedy, topic, offset=start.n)
         columns = left_out(self._published(topic, *found), self._asked)
         self._judged.setdefault(topic, {})[key] = self.left_out[topic] = columns
-        self._tell_left_out(topic, columns, start.n)
+        self._warn_left_out(topic, columns, start.n)
 
-    def _tell_left_out(self, topic: str, columns: list[str], n: int) -> None:
+    def _warn_left_out(self, topic: str, columns: list[str], n: int) -> None:
         """Log columns that were added under the query; those that it left out from the start it does not want."""
         known = self._known.get(topic)
         added = [] if known is None else [column for column in columns if column not in known]

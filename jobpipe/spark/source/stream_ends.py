@@ -41,7 +41,7 @@ class StreamEnds:
         """Read up to the heads of now, or to the ends that lie before them."""
         self._now = {topic: session.end(topic, self._end_of(topic) or LATEST) for topic in topics}
 
-    def look(self, session: SubscriberSession, topics: Iterable[str]) -> None:
+    def fix_latest(self, session: SubscriberSession, topics: Iterable[str]) -> None:
         """Fix the ends at ``latest``, of all topics before any is planned; one that is away comes with its plan."""
         for topic in topics:
             if self._now is None and topic not in self._stops and self._end_of(topic) == LATEST:
@@ -59,7 +59,7 @@ class StreamEnds:
         """Tell whether ``topic`` came too late for this run."""
         return self._now is not None and topic not in self._now
 
-    def heard(self, topic: str, stop: Position | None) -> None:
+    def note_stop(self, topic: str, stop: Position | None) -> None:
         """Take from a plan whether the end is decided, and where it is."""
         if stop is not None and self._now is None:
             self._stops[topic] = stop

@@ -30,8 +30,8 @@ from jobpipe.spark.source.input_partitions import TopicRange, input_partitions
 from jobpipe.spark.source.offset_ranges import ReadRange, pass_over, read_place
 from jobpipe.spark.source.partition_reader import RangePartition, read_range
 from jobpipe.spark.source.stream_ends import StreamEnds
-from jobpipe.spark.source.subscribed_topics import StreamTopics
-from jobpipe.spark.source.trigger_limits import MicroBatchLimits, Share
+from jobpipe.spark.source.subscribed_topics import SubscribedTopics
+from jobpipe.spark.source.trigger_limits import MicroBatchLimits, TopicLimit
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
@@ -49,11 +49,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._topics: StreamTopics | None = None
+        self._topics: SubscribedTopics | None = None
         self._lock = threading.Lock()
         self._prepare_error: JobpipeError | None = None  # why prepareForTriggerAvailableNow failed
         self._initial: Offset | None = None  # what initialOffset returned; None until Spark has asked
-        self._newcomers: dict[str, Position] = {}  # topics that the newest end offset names for the first time
+        self._new_topics: dict[str, Position] = {}  # topics that the newest end offset names for the first time
         self._newest_end: dict[str, Position] = {}  # the newest end offset
         self._ends = StreamEnds(options.ends.of)
         self._limits = MicroBatchLimits(options)
@@ -117,10 +117,10 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._open()
         topics.follow(start)
         positions = self._positions(topics, start)
-        newcomers = self._newcomers = topics.newcomers(positions, found_by_now=self._ends.now)
-        self._ends.look(topics.session, positions)
+        new_topics = self._new_topics = topics.new_topics(positions, found_by_now=self._ends.now)
+        self._ends.fix_latest(topics.session, positions)
         planned = self._plan_all(topics.session, positions, limit)
-        if planned == positions and not newcomers and not self._ends.now:
+        if planned == positions and not new_topics and not self._ends.now:
             known, held = self._ends.ahead(self._limits.known(positions)), self._limits.held
             if topics.session.wait(known, min(self._idle, self._limits.patience()), held=held):
                 planned = self._plan_all(topics.session, positions, limit)
@@ -128,7 +128,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planned != positions:
             self._limits.planned()
             self._idle = IDLE_MIN_SECONDS
-        self._newest_end = {**planned, **newcomers}
+        self._newest_end = {**planned, **new_topics}
         return offset_of(self._newest_end)
 
     def reportLatestOffset(self) -> Offset | None:
@@ -199,7 +199,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 planned[topic] = self._plan_one(session, topic, positions[topic], share)
         return dict(positions) if self._limits.holds() else planned
 
-    def _plan_one(self, session: SubscriberSession, topic: str, start: Position, share: Share) -> Position:
+    def _plan_one(self, session: SubscriberSession, topic: str, start: Position, share: TopicLimit) -> Position:
         if self._ends.excludes(topic):
             return start
         end_at, begin = self._ends.of(topic), start
@@ -212,7 +212,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 limits = share.limits(_at(begin) if share.is_nothing else end_at)
                 plan = session.plan(topic, begin, limits, count=share.count)
             if not share.is_nothing:
-                self._ends.heard(topic, plan.stop)
+                self._ends.note_stop(topic, plan.stop)
             if not self._ends.is_past_end(topic, plan.start):  # batches after our end are not read: any schema will do
                 self._open().require_fit(topic, plan, stop=plan.stop)
         except RETRYABLE as error:
@@ -249,7 +249,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._positions(topics, start), self._positions(topics, end, committed=False)
         found: list[TopicRange] = []
         for topic, stop in last.items():
-            begin = first.get(topic) or self._begin_of_newcomer(topics, topic, start, stop)
+            begin = first.get(topic) or self._start_of_new_topic(topics, topic, start, stop)
             if begin is None or begin == stop:
                 continue
             known = self._planned.get(_range_key(topic, begin, stop))
@@ -264,9 +264,11 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.extend(TopicRange(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
         return input_partitions(found, self._options, session.cut)
 
-    def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:
+    def _start_of_new_topic(
+        self, topics: SubscribedTopics, topic: str, start: Offset, stop: Position
+    ) -> Position | None:
         """Return where a topic begins that is in a micro-batch's end only; None if no row of it is to be read."""
-        if start == self._initial and self._newcomers.get(topic) != stop:
+        if start == self._initial and self._new_topics.get(topic) != stop:
             # Batch 0 is replayed after a restart. Its end names `topic`, but this run's initialOffset does not, since
             # the topic was away.
             return topics.first_position(topic)
@@ -311,7 +313,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)  # noqa: S101 - Spark returns our own partitions
         return read_range(partition.wanted, self._schema, self._options)
 
-    def _positions(self, topics: StreamTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
+    def _positions(self, topics: SubscribedTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
         """Return the positions in an offset; the coordinator is asked for the end of a slot (``readAhead``)."""
         found: dict[str, Position] = {}
         for topic, value in offset.items():
@@ -321,12 +323,12 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found[topic] = here if slot is None else self._slot_ends[slot]
         return found
 
-    def _open(self) -> StreamTopics:
+    def _open(self) -> SubscribedTopics:
         with self._lock:
             if self._prepare_error is not None:
                 raise self._prepare_error
             if self._topics is None:
-                self._topics = StreamTopics(self._options, self._schema)
+                self._topics = SubscribedTopics(self._options, self._schema)
             return self._topics
 
 

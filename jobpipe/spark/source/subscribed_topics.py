@@ -14,7 +14,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.spark.options.read_options import SourceOptions
-from jobpipe.spark.source.schema_check import STREAM, SchemaJudge
+from jobpipe.spark.source.schema_check import STREAM, SchemaCheck
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, Boundary
 from jobpipe.subscribing.subscriber_session import SubscriberSession
@@ -26,7 +26,7 @@ RETRY_SECONDS = 0.2
 Positions = dict[str, Position]
 
 
-class StreamTopics:
+class SubscribedTopics:
     """The topics of one stream, and the session that follows them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -39,7 +39,7 @@ class StreamTopics:
         began = time.monotonic()
         self._options = options
         self._finder: TopicFinder | None = None
-        self._judge = SchemaJudge(schema, options, STREAM)
+        self._judge = SchemaCheck(schema, options, STREAM)
         name, skip = options.need_name(), not options.fail_on_data_loss
         if options.pattern is None:
             self.session = SubscriberSession.open(options.config, options.topics, name, skip_removed=skip)
@@ -140,7 +140,7 @@ class StreamTopics:
                 topic=strange[0],
             )
 
-    def newcomers(self, known: Collection[str], *, found_by_now: bool) -> Positions:
+    def new_topics(self, known: Collection[str], *, found_by_now: bool) -> Positions:
         """Return the topics that are not in the checkpoint, and where each begins.
 
         Args:
@@ -150,7 +150,7 @@ class StreamTopics:
         if self._finder is None:
             return {topic: self.first_position(topic) for topic in self._options.topics if topic not in known}
         if not found_by_now:
-            return self._finder.newcomers(known)
+            return self._finder.new_topics(known)
         found = {t: self._finder.first_position(t, EARLIEST) for t in self.at_start if t not in known}
         return {topic: position for topic, position in found.items() if position is not None}
 

@@ -15,7 +15,7 @@ from jobpipe.store.reading.boundary import Boundary, ReadLimits
 
 
 @dataclass(frozen=True)
-class Share:
+class TopicLimit:
     """What one topic may take of a micro-batch; with ``count`` it is to be told how much there is."""
 
     rows: int | None
@@ -76,7 +76,7 @@ class MicroBatchLimits:
         self._ahead = {}
         self._used = {}
 
-    def shares(self, positions: Mapping[str, Position]) -> Iterator[tuple[str, Position, Share]]:
+    def shares(self, positions: Mapping[str, Position]) -> Iterator[tuple[str, Position, TopicLimit]]:
         """Yield each topic with its position and what it may take, counting :meth:`take` of those before it.
 
         An equal share of what is left: a topic without news leaves its share to those after it, and :meth:`rest` to
@@ -88,12 +88,12 @@ class MicroBatchLimits:
         self._first = None
         for number, topic in enumerate(topics[turn:] + topics[:turn]):
             rows, size = (_part(left, len(topics) - number) for left in (self._rows, self._bytes))
-            share = Share(rows, size, count=self._min_rows is not None)
+            share = TopicLimit(rows, size, count=self._min_rows is not None)
             if share.is_nothing and self._first is None:
                 self._first = topic
             yield topic, positions[topic], share
 
-    def rest(self, short: Sequence[str]) -> Iterator[tuple[str, Share]]:
+    def rest(self, short: Sequence[str]) -> Iterator[tuple[str, TopicLimit]]:
         """Yield larger shares of topics, to be planned again from where they began, with what all have left over.
 
         Args:
@@ -109,7 +109,7 @@ class MicroBatchLimits:
             count = self._min_rows is not None
             yield (
                 topic,
-                Share(
+                TopicLimit(
                     None if more_rows is None else rows + more_rows,
                     None if more_bytes is None else size + more_bytes,
                     count,

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import InputPartition
 from jobpipe.errors import ConfigError, DataLoss, JobpipeError, SchemaMismatch, UnsupportedType
 from jobpipe.spark.session.user_errors import hide_traceback
 from jobpipe.spark.source.stream_reader import JobPipeStreamReader, Offset, offset_of
-from jobpipe.spark.source.subscribed_topics import Positions, StreamTopics
+from jobpipe.spark.source.subscribed_topics import Positions, SubscribedTopics
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, LATEST, Boundary
 
@@ -44,7 +44,7 @@ class UnlimitedStreamReader(JobPipeStreamReader):
             self._initial = offset_of(found)
         return self._initial
 
-    def _first_position(self, topics: StreamTopics, topic: str, stop: Position | None) -> Position:
+    def _first_position(self, topics: SubscribedTopics, topic: str, stop: Position | None) -> Position:
         start, end = self._options.starts.of(topic) or COMMITTED, self._options.ends.of(topic)
         if stop is not None and end in (None, LATEST) and start.kind in ("latest", "committed", "time"):
             begin = topics.session.begin(topic, start)
@@ -70,7 +70,7 @@ class UnlimitedStreamReader(JobPipeStreamReader):
             self._answer = self._positions(topics, planned)
         return offset_of(self._answer)
 
-    def _first_end(self, topics: StreamTopics, topic: str, here: Position | None) -> Position:
+    def _first_end(self, topics: SubscribedTopics, topic: str, here: Position | None) -> Position:
         """Return the end of a topic; or, where rows come that do not fit after such as do, where these begin.
 
         Args:
@@ -118,7 +118,7 @@ class UnlimitedStreamReader(JobPipeStreamReader):
         self._reached = reached
         return found
 
-    def _require_after(self, topics: StreamTopics, here: Positions, answer: Positions) -> None:
+    def _require_after(self, topics: SubscribedTopics, here: Positions, answer: Positions) -> None:
         """See that the run can go from where the checkpoint is to the end that was given for it; nothing is logged yet.
 
         Raises:
@@ -150,6 +150,8 @@ class UnlimitedStreamReader(JobPipeStreamReader):
             reason="other log" if begin.log != stop.log else "not there yet",
         )
 
-    def _begin_of_newcomer(self, topics: StreamTopics, topic: str, start: Offset, stop: Position) -> Position | None:
+    def _start_of_new_topic(
+        self, topics: SubscribedTopics, topic: str, start: Offset, stop: Position
+    ) -> Position | None:
         """Return where a topic begins that was added to the options; the run's end may lie far after that."""
         return self._first_position(topics, topic, stop)

@@ -17,7 +17,7 @@ ONE_SECONDS = 0.5  # a terminal, or systemd, signals the JVM as well, and that p
 BY_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"  # in the environment of a program that a JVM started
 
 
-class Signals:
+class JobSignals:
     """Which signals came in a block; see :meth:`noted`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Signals:
             signal.signal(number, handler)
 
 
-class _PassOn:
+class _JvmSignalForwarder:
     """Takes the signals of a JVM that started this program."""
 
     def handle(self, received: Any) -> None:
@@ -89,7 +89,7 @@ def _passed_on_by_jvm() -> Iterator[None]:
         return
     jvm: Any = SparkContext._jvm
     ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-    taken, handler = jvm.sun.misc.Signal, _PassOn()
+    taken, handler = jvm.sun.misc.Signal, _JvmSignalForwarder()
     before = {name: taken.handle(taken(name), handler) for name in ("INT", "TERM")}
     try:
         yield

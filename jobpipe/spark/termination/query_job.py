@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobpipe.spark.termination.await_end import EndWatch
-from jobpipe.spark.termination.query_stop import GentleEnd
+from jobpipe.spark.termination.query_stop import GracefulStop
 
 NO_WORKER = "Python worker failed to connect back"
 TOO_BUSY = "the host was too busy to start Python in the ten seconds that Spark waits; start the job again"
@@ -24,7 +24,7 @@ class QueryJob:
         self.name = query.name or f"query {query.id}"
         self._query = query
         self._watch = EndWatch(query)
-        self._end: GentleEnd | None = None
+        self._end: GracefulStop | None = None
 
     @property
     def cut_short(self) -> bool:
@@ -53,7 +53,7 @@ class QueryJob:
     def begin_end(self) -> None:
         """Let it end after the micro-batch it is in."""
         if self._query.isActive:
-            self._end = GentleEnd(self._query)
+            self._end = GracefulStop(self._query)
 
     def has_ended(self) -> bool:
         """Tell whether it has, since :meth:`begin_end`."""

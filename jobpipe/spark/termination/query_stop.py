@@ -1,4 +1,4 @@
-"""How a query is stopped: in the middle of a micro-batch without a failure, or after one (:class:`GentleEnd`).
+"""How a query is stopped: in the middle of a micro-batch without a failure, or after one (:class:`GracefulStop`).
 
 When the callback of a stopped query fails, Spark applies a regular expression to the error's text to decide whether the
 cause was the interruption. If the text contains :data:`LIKE_AN_INTERRUPTION`, Spark takes it for one, and the query
@@ -120,7 +120,7 @@ class QueryRun:
     def active(self) -> bool:
         """Return False once the run was stopped; one call of the JVM.
 
-        A run that :class:`GentleEnd` is about to end counts as active until its current micro-batch is committed.
+        A run that :class:`GracefulStop` is about to end counts as active until its current micro-batch is committed.
         """
         return self.query_id in _ending or bool(self._execution.isActive())
 
@@ -159,7 +159,7 @@ def find_run(spark: SparkSession, query_id: str) -> QueryRun | None:
     return QueryRun.of(execution)
 
 
-class GentleEnd:
+class GracefulStop:
     """Ends a query after its current micro-batch is committed, or, by :meth:`at_once` and :meth:`now`, in the middle.
 
     Attributes:
@@ -247,10 +247,12 @@ def _terminate(execution: Any) -> bool:
     before = state.get()
     if before == end:
         return True
-    seen = _look(execution)
-    if seen is _Moment.BEGUN or not state.compareAndSet(before, end):
+    seen = _current_phase(execution)
+    if seen is _QueryPhase.BEGUN or not state.compareAndSet(before, end):
         return False
-    if seen is _Moment.BETWEEN and _look(execution) is not _Moment.BETWEEN:  # the next one has begun meanwhile
+    if (
+        seen is _QueryPhase.BETWEEN and _current_phase(execution) is not _QueryPhase.BETWEEN
+    ):  # the next one has begun meanwhile
         state.compareAndSet(end, before)
         return False
     return True
@@ -261,7 +263,7 @@ def _milliseconds() -> Any:
     return jvm.java.util.concurrent.TimeUnit.MILLISECONDS
 
 
-class _Moment(Enum):
+class _QueryPhase(Enum):
     """What the thread of a query does."""
 
     BETWEEN = "nothing: between two triggers, or at the end of one without rows"
@@ -269,14 +271,14 @@ class _Moment(Enum):
     WRITING = "it writes a micro-batch"
 
 
-def _look(execution: Any) -> _Moment:
+def _current_phase(execution: Any) -> _QueryPhase:
     jvm: Any = SparkContext._jvm
     stack = jvm.scala.runtime.ScalaRunTime.stringOf(execution.queryExecutionThread().getStackTrace())
     if _IN_TRIGGER not in stack or _ASLEEP.match(stack) or _AT_END.search(stack):
-        return _Moment.BETWEEN
+        return _QueryPhase.BETWEEN
     if "SQLExecution$.withNewExecutionId" in stack and "MicroBatchExecution.runBatch" in stack:
-        return _Moment.WRITING
-    return _Moment.BEGUN
+        return _QueryPhase.WRITING
+    return _QueryPhase.BEGUN
 
 
 _IN_TRIGGER = f"MicroBatchExecution.{TRIGGER}("

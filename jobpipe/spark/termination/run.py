@@ -13,7 +13,7 @@ from jobpipe.errors import ConfigError, JobpipeError
 from jobpipe.publishing.open_publishers import OpenPublisher, open_publishers
 from jobpipe.spark.termination.await_termination import FlowJob, RunningJob, end_jobs, job_of, wait_for
 from jobpipe.spark.termination.close import topics_of, written_topics
-from jobpipe.spark.termination.job_signals import Signals
+from jobpipe.spark.termination.job_signals import JobSignals
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -65,7 +65,7 @@ def run(
             "jobpipe.run(final=True) needs a classic Spark session: over Spark Connect, end a topic by a last batch, "
             "of no rows if need be: df.write.format('jobpipe').option('final', 'true')"
         )
-    signals = Signals()
+    signals = JobSignals()
     with signals.noted():
         began = time.monotonic()
         deadline = math.inf if timeout is None else began + timeout
@@ -74,7 +74,9 @@ def run(
         stopped = [job.name for job in running if isinstance(job, FlowJob) and job.was_stopped] if over else []
         if not over:
             if signals.first is not None and (active := [job for job in running if job.active]):
-                _tell(f"{signals.first.name}: {'; '.join(dict.fromkeys(job.boundary for job in active))}; {AGAIN}")
+                _print_notice(
+                    f"{signals.first.name}: {'; '.join(dict.fromkeys(job.boundary for job in active))}; {AGAIN}"
+                )
             end_jobs(running, lambda: signals.again)
             failure = _failures(running) or failure
         late = not (over or failure or signals.first)
@@ -82,7 +84,7 @@ def run(
         failure = _close(_open_now(jobs, final=final) if sinks is None else sinks, final=final) or failure
         names = "the query" if len(jobs) == 1 and not jobs[0].name else ", ".join(job.name for job in running)
         how = _how(failure, signals, running, stopped, late=late)
-        _tell(f"{names} {how}, after {time.monotonic() - began:.0f} s")
+        _print_notice(f"{names} {how}, after {time.monotonic() - began:.0f} s")
         if failure or late:
             return FAILED
         return 0 if signals.first is None else 128 + signals.first
@@ -118,7 +120,7 @@ def _close(sinks: Sequence[OpenPublisher], *, final: bool) -> str:
     return "; ".join(failures)
 
 
-def _how(failure: str, signals: Signals, jobs: Sequence[RunningJob], stopped: Sequence[str], *, late: bool) -> str:
+def _how(failure: str, signals: JobSignals, jobs: Sequence[RunningJob], stopped: Sequence[str], *, late: bool) -> str:
     if failure:
         return f"failed: {failure}"
     if late:
@@ -135,6 +137,6 @@ def _how(failure: str, signals: Signals, jobs: Sequence[RunningJob], stopped: Se
     return f"stopped by {signals.first.name} after a whole {units}"
 
 
-def _tell(text: str) -> None:
+def _print_notice(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # the terminal is gone
         print(f"jobpipe: {text}", file=sys.stderr, flush=True)  # noqa: T201 - what the job says to its user

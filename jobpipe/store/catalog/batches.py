@@ -1,4 +1,4 @@
-"""Questions about the sealed batches, asked by the log and by readers alike. Each costs O(log n), or one batch."""
+"""Queries about the sealed batches, for the log and for readers alike. Each costs O(log n), or one batch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ APPENDERS_KEPT = 10_000
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What all batches of a stretch of the log share; ``next_n`` is where the next stretch begins, if there is one."""
+class LogDivision:
+    """What all batches of a part of the log share; ``next_n`` is where the next part begins, if there is one."""
 
     first_n: int
     next_n: int | None
@@ -44,7 +44,7 @@ class LastSeal:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RecordBatchSizes:
     """(rows, bytes) of each record batch of one batch, per partition."""
 
     partitions: tuple[tuple[tuple[int, int], ...], ...]
@@ -220,13 +220,13 @@ class Batches:
         assert row is not None  # noqa: S101 - meta has one row
         return int(row[0]), int(row[1])
 
-    def shape(self, n: int) -> Shape | None:
+    def shape(self, n: int) -> LogDivision | None:
         """The shape that batch ``n`` has; None when no batch was sealed yet."""
         row = self._db.one("SELECT * FROM shapes WHERE first_n <= ? ORDER BY first_n DESC LIMIT 1", n)
         if row is None:
             return None
         following = self._db.value("SELECT first_n FROM shapes WHERE first_n > ? ORDER BY first_n LIMIT 1", n)
-        return Shape(row["first_n"], following, row["partitions"], row["partitioner"], row["schema_id"])
+        return LogDivision(row["first_n"], following, row["partitions"], row["partitioner"], row["schema_id"])
 
     def parallelism(self) -> int:
         """The partitions of the newest batch; 1 while there is none."""
@@ -251,14 +251,14 @@ class Batches:
             counts[row[0]] = row[1]
         return counts
 
-    def parts(self, n: int) -> Parts:
+    def parts(self, n: int) -> RecordBatchSizes:
         """The record batches of batch ``n`` with their sizes."""
         shape = self.shape(n)
         found: list[list[tuple[int, int]]] = [[] for _ in range(shape.partitions if shape else 0)]
         for row in self._db.all("SELECT partition, idx FROM segments WHERE n = ? ORDER BY partition, ordinal", n):
             index = SegmentIndex.unpack(row["idx"])
             found[row["partition"]] += [(rows, index.cost(number)) for number, (rows, _) in enumerate(index.batches)]
-        return Parts(tuple(tuple(parts) for parts in found))
+        return RecordBatchSizes(tuple(tuple(parts) for parts in found))
 
     def division(self, n: int) -> str:
         """How batch ``n`` is divided, as :func:`division_of` says it."""

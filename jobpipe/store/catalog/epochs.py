@@ -41,12 +41,12 @@ def read_epochs(directory: Path, topic: str, most: int) -> CatalogEpochs | None:
         return None
     database = Database.open_to_read(path, topic)
     try:
-        return _look(database, path, most)
+        return _catalog_epochs(database, path, most)
     finally:
         database.close()
 
 
-def _look(database: Database, path: Path, most: int) -> CatalogEpochs:
+def _catalog_epochs(database: Database, path: Path, most: int) -> CatalogEpochs:
     with database.read():
         epoch = int(database.value("SELECT epoch FROM meta"))
         if epoch <= most:
@@ -99,6 +99,6 @@ def lower_epochs(directory: Path, topic: str, most: int, readable: int, *, fsync
                     database.execute(change, fresh, row["epoch"])
             # One above all: who took over under the highest of the old ones must not seal on under its new number.
             database.execute("UPDATE meta SET epoch = ? WHERE epoch > ?", fresh + 1, most)
-        return _look(database, path, most)
+        return _catalog_epochs(database, path, most)
     finally:
         database.close()

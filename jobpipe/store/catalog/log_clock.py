@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jobpipe.store.catalog.catalog_file import Database
 
 
-class Clock:
+class LogClock:
     """The wall clock, and the uptime: seconds during which a coordinator had the log open.
 
     What expires does so by the uptime, which the catalog keeps: nothing expires while there is no coordinator to reach.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe.errors import RemoteProtocolError, shown
+from jobpipe.errors import RemoteProtocolError, short_repr
 
 MAX_NUMBER = 2**63 - 1  # SQLite's largest integer
 _KEYS = {"log", "epoch", "n", "r"}
@@ -42,15 +42,15 @@ class Position:
             RemoteProtocolError: ``value`` is anything else, unknown keys included.
         """
         if not isinstance(value, Mapping) or set(value) != _KEYS:
-            raise RemoteProtocolError(f"a position has exactly the keys {sorted(_KEYS)}", value=shown(value))
+            raise RemoteProtocolError(f"a position has exactly the keys {sorted(_KEYS)}", value=short_repr(value))
         log = value["log"]
         if not isinstance(log, str) or _LOG.fullmatch(log) is None:
-            raise RemoteProtocolError("a position's log is 16 hex digits", value=shown(log))
+            raise RemoteProtocolError("a position's log is 16 hex digits", value=short_repr(log))
         for key in ("epoch", "n", "r"):
             number = value[key]
             if type(number) is not int or not 0 <= number <= MAX_NUMBER:
                 raise RemoteProtocolError(
-                    f"a position's {key} is an integer from 0 to 2^63-1", key=key, value=shown(number)
+                    f"a position's {key} is an integer from 0 to 2^63-1", key=key, value=short_repr(number)
                 )
         return cls(log, value["epoch"], value["n"], value["r"])
 

@@ -52,7 +52,7 @@ def _key(row: SourceRow) -> tuple[int, int, int, int]:
     return row.offset, row.published_ms, row.partition, row.number
 
 
-class Redriven:
+class RedriveMarks:
     """The marks in one log's catalog."""
 
     def __init__(self, database: Database, topic: str) -> None:

@@ -7,7 +7,7 @@ import hashlib
 from jobpipe.store.catalog.catalog_file import Database
 
 
-class Schemas:
+class TopicSchemas:
     """The schemas of one log, each as (id, Arrow schema message, Spark's JSON)."""
 
     def __init__(self, database: Database) -> None:

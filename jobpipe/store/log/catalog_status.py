@@ -6,12 +6,12 @@ from typing import Any
 
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.subscriptions.positions import Subscriptions
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
 
-def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, clock: Clock) -> dict[str, Any]:
+def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, clock: LogClock) -> dict[str, Any]:
     """Return head, tail, sizes, and each subscription with its lag; inside a transaction."""
     wall = clock.wall()
     head, tail = batches.head(), batches.tail()

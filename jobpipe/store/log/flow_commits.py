@@ -9,8 +9,8 @@ from jobpipe.errors import Fenced, FlowNotFound, JobpipeError, RemoteProtocolErr
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.log.flow_cursors import Cursor, Cursors, FlowKey
-from jobpipe.store.log.seal import NewBatch, Sealer
+from jobpipe.store.log.flow_cursors import Cursor, FlowCursors, FlowKey
+from jobpipe.store.log.seal import BatchSealer, NewBatch
 from jobpipe.store.spool.segment_index import SegmentInfo
 from jobpipe.store.subscriptions.positions import Subscriptions
 
@@ -49,11 +49,16 @@ class PartOutcome:
     rows: int
 
 
-class PartSealer:
+class FlowCommitter:
     """Seals parts, many in one transaction."""
 
     def __init__(
-        self, database: Database, batches: Batches, sealer: Sealer, cursors: Cursors, subscriptions: Subscriptions
+        self,
+        database: Database,
+        batches: Batches,
+        sealer: BatchSealer,
+        cursors: FlowCursors,
+        subscriptions: Subscriptions,
     ) -> None:
         self._db = database
         self._batches = batches

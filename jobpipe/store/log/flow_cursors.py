@@ -14,7 +14,7 @@ from typing import Any
 
 from jobpipe.errors import Fenced, FlowNotFound
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 
 FORGET_SECONDS = 30 * 86_400.0
@@ -48,10 +48,10 @@ class Cursor:
     position: Position
 
 
-class Cursors:
+class FlowCursors:
     """The cursors in one catalog."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: LogClock) -> None:
         self._db = database
         self._clock = clock
 

@@ -22,7 +22,7 @@ class UnreadableBatch:
     hosts: tuple[str, ...]
 
 
-class Hosts:
+class HostSegments:
     """The host servers of one log. Changes run inside the caller's transaction."""
 
     def __init__(self, database: Database, batches: Batches) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from jobpipe.store.catalog.batches import APPENDERS, Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
-from jobpipe.store.log.host_segments import Hosts
+from jobpipe.store.catalog.log_clock import LogClock
+from jobpipe.store.log.host_segments import HostSegments
 from jobpipe.store.spool.spool_files import remove_files, spool_error, write_id_of
 from jobpipe.store.subscriptions.holds import DROPPED, EXPIRED, Hold, Holds
 from jobpipe.store.subscriptions.leases import Leases
@@ -53,7 +53,7 @@ class Removed:
     expired: tuple[str, ...] = ()
 
 
-class Retirer:
+class RetentionCleaner:
     """Removes batches from the front of one log, and the files that nothing refers to."""
 
     def __init__(
@@ -61,10 +61,10 @@ class Retirer:
         database: Database,
         batches: Batches,
         subscriptions: Subscriptions,
-        hosts: Hosts,
+        hosts: HostSegments,
         leases: Leases,
         holds: Holds,
-        clock: Clock,
+        clock: LogClock,
         segments: Path,
     ) -> None:
         self._db = database
@@ -94,7 +94,7 @@ class Retirer:
         total = Removed(expired=tuple(expired))
         while True:
             dropped: list[Hold] = []
-            with self._told(dropped, EXPIRED), self._db.write():
+            with self._logs_dropped(dropped, EXPIRED), self._db.write():
                 self._leases.expire()
                 self._forget()
                 if policy.expire_holds:
@@ -125,7 +125,7 @@ class Retirer:
         total = Removed()
         while total.bytes < need:
             dropped: list[Hold] = []
-            with self._told(dropped, DROPPED), self._db.write():
+            with self._logs_dropped(dropped, DROPPED), self._db.write():
                 held = self._leases.lowest_n()
                 last = self._last(held, over=0, need=need - total.bytes, sealed_before=float("-inf"))
                 step, files = self._delete(last)
@@ -190,10 +190,10 @@ class Retirer:
         )
 
     @contextlib.contextmanager
-    def _told(self, dropped: list[Hold], why: str) -> Iterator[None]:
+    def _logs_dropped(self, dropped: list[Hold], why: str) -> Iterator[None]:
         """Log the holds that the transaction inside drops, if it commits."""
         yield
-        self._holds.tell(dropped, why)
+        self._holds.log_dropped(dropped, why)
 
     def _orphan(self, name: str, keep: Container[str]) -> bool:
         write_id = write_id_of(name)

@@ -10,10 +10,10 @@ from pathlib import Path
 from jobpipe.errors import CheckpointTooOld, DuplicateCall, RemoteProtocolError, SegmentCorrupt
 from jobpipe.store.catalog.batches import Batches, LastSeal
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import Recovery
-from jobpipe.store.log.host_segments import Hosts
+from jobpipe.store.log.host_segments import HostSegments
 from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentIndex, SegmentInfo
 from jobpipe.store.spool.spool_files import (
     FileSegmentSink,
@@ -54,7 +54,7 @@ class NewBatch:
         return cls("", -1, "", new_write_id(), None, partitions, "", end=True)
 
 
-class Sealer:
+class BatchSealer:
     """Checks what tasks wrote and enters it into the catalog."""
 
     def __init__(
@@ -62,8 +62,8 @@ class Sealer:
         database: Database,
         batches: Batches,
         recovery: Recovery,
-        hosts: Hosts,
-        clock: Clock,
+        hosts: HostSegments,
+        clock: LogClock,
         segments: Path,
         *,
         fsync: bool,

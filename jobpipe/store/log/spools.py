@@ -14,9 +14,9 @@ from jobpipe.errors import SpoolError
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.lock_holder import users
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.log.catalog_status import describe_log
-from jobpipe.store.log.host_segments import Hosts
+from jobpipe.store.log.host_segments import HostSegments
 from jobpipe.store.spool.spool_files import CATALOG, check_topic, is_topic, spool_error, sync_directory
 from jobpipe.store.subscriptions.holds import Holds
 from jobpipe.store.subscriptions.positions import Subscriptions
@@ -98,7 +98,7 @@ def read_spool(directory: Path, topic: str) -> Spool:
     try:
         batches = Batches(database, topic)
         with database.read():
-            clock = Clock(database, time.time)
+            clock = LogClock(database, time.time)
             status = describe_log(database, batches, Subscriptions(database, batches, clock), clock)
             last = database.one("SELECT epoch, publisher FROM epochs ORDER BY epoch DESC LIMIT 1")
             return Spool(
@@ -120,7 +120,7 @@ def read_spool(directory: Path, topic: str) -> Spool:
                     for hold in Holds(database, batches, clock).all()
                     if hold.gap is None and hold.offset < status["head"]["n"]
                 },
-                hosts=tuple(sorted(Hosts(database, batches).kept())),
+                hosts=tuple(sorted(HostSegments(database, batches).kept())),
                 disk_bytes=sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file()),
                 used_by=used_by,
             )
@@ -139,7 +139,7 @@ def read_status(directory: Path, topic: str) -> dict[str, Any]:
     try:
         batches = Batches(database, topic)
         with database.read():
-            clock = Clock(database, time.time)
+            clock = LogClock(database, time.time)
             return describe_log(database, batches, Subscriptions(database, batches, clock), clock)
     finally:
         database.close()

@@ -13,21 +13,21 @@ from typing import Any
 from jobpipe.errors import Fenced, JobpipeError, SchemaMismatch, SpoolError, SpoolFull
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import Recovery, RecoveryPoint
-from jobpipe.store.catalog.redrive_marks import Redriven, SourceRow
-from jobpipe.store.catalog.topic_schemas import Schemas
+from jobpipe.store.catalog.redrive_marks import RedriveMarks, SourceRow
+from jobpipe.store.catalog.topic_schemas import TopicSchemas
 from jobpipe.store.log.catalog_status import describe_log
-from jobpipe.store.log.flow_commits import PartOutcome, PartSealer, SegmentPart
-from jobpipe.store.log.flow_cursors import Cursors
-from jobpipe.store.log.host_segments import Hosts
-from jobpipe.store.log.retention import Retirer
-from jobpipe.store.log.seal import NewBatch, Sealer
+from jobpipe.store.log.flow_commits import FlowCommitter, PartOutcome, SegmentPart
+from jobpipe.store.log.flow_cursors import FlowCursors
+from jobpipe.store.log.host_segments import HostSegments
+from jobpipe.store.log.retention import RetentionCleaner
+from jobpipe.store.log.seal import BatchSealer, NewBatch
 from jobpipe.store.reading.catalog_reader import CatalogReader
-from jobpipe.store.reading.change_feed import PartReader
-from jobpipe.store.reading.offset_resolution import Locator
-from jobpipe.store.reading.read_plan import Planner
+from jobpipe.store.reading.change_feed import ChangeFeed
+from jobpipe.store.reading.offset_resolution import OffsetResolver
+from jobpipe.store.reading.read_plan import ReadPlanner
 from jobpipe.store.reading.shared_plans import SharedPlans
 from jobpipe.store.reading.slots import Slots
 from jobpipe.store.spool.segment_index import SegmentInfo
@@ -35,7 +35,7 @@ from jobpipe.store.spool.spool_files import CATALOG, SEGMENTS, Reserve, free_byt
 from jobpipe.store.subscriptions.holds import Holds
 from jobpipe.store.subscriptions.leases import Leases
 from jobpipe.store.subscriptions.positions import Subscriptions
-from jobpipe.store.subscriptions.required_subscriptions import Required
+from jobpipe.store.subscriptions.required_subscriptions import RequiredSubscriptions
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class TopicLog:
         clock: Wall clock and uptime.
         batches: What is sealed.
         schemas: The schemas of sealed batches.
-        locator: Finds where a read begins and ends.
+        resolver: Finds where a read begins and ends.
         planner: Divides what is to be read into ranges.
         subscriptions, slots, leases: The readers' state in this log.
         holds: What is kept for scheduled jobs.
@@ -64,7 +64,7 @@ class TopicLog:
         cursors: Progress of the flow jobs that keep their progress in this catalog.
         parts: What flow jobs read.
         plans: What subscribers read next, and their acknowledgements.
-        retirer: Removes what no reader needs.
+        cleaner: Removes what no reader needs.
         hosts: What host servers keep.
         recovery: Where the log continues after its spool is lost.
         superseded: It was served without its publisher, and the topic may go on in a newer spool.
@@ -78,30 +78,30 @@ class TopicLog:
         self.directory = directory
         self.segments = directory / SEGMENTS
         self._db = database
-        self.clock = clock = Clock(database, wall)
+        self.clock = clock = LogClock(database, wall)
         self.batches = batches = Batches(database, topic)
-        self.schemas = Schemas(database)
-        self.planner = Planner(database, batches)
+        self.schemas = TopicSchemas(database)
+        self.planner = ReadPlanner(database, batches)
         self.recovery = Recovery(database, batches)
-        self.locator = Locator(database, batches, self.recovery, clock)
+        self.resolver = OffsetResolver(database, batches, self.recovery, clock)
         self.subscriptions = Subscriptions(database, batches, clock)
-        self.required = Required(database, self.subscriptions)
-        self.redriven = Redriven(database, topic)
+        self.required = RequiredSubscriptions(database, self.subscriptions)
+        self.redriven = RedriveMarks(database, topic)
         self.slots = Slots(database, batches, self.subscriptions, clock)
         self.leases = Leases(database, batches, clock)
         self.holds = holds = Holds(database, batches, clock)
-        self.cursors = Cursors(database, clock)
-        self.hosts = Hosts(database, batches)
-        self.retirer = Retirer(
+        self.cursors = FlowCursors(database, clock)
+        self.hosts = HostSegments(database, batches)
+        self.cleaner = RetentionCleaner(
             *(database, batches, self.subscriptions, self.hosts, self.leases, holds, clock, self.segments)
         )
-        self._sealer = Sealer(database, batches, self.recovery, self.hosts, clock, self.segments, fsync=fsync)
+        self._sealer = BatchSealer(database, batches, self.recovery, self.hosts, clock, self.segments, fsync=fsync)
         reader = CatalogReader(database, directory, topic, batches)
-        self.parts = PartReader(batches, self.planner, self.recovery, self.subscriptions, reader)
+        self.parts = ChangeFeed(batches, self.planner, self.recovery, self.subscriptions, reader)
         self.plans = SharedPlans(
-            *(database, batches, self.planner, self.locator, self.recovery, self.subscriptions, reader)
+            *(database, batches, self.planner, self.resolver, self.recovery, self.subscriptions, reader)
         )
-        self._part_sealer = PartSealer(database, batches, self._sealer, self.cursors, self.subscriptions)
+        self._part_sealer = FlowCommitter(database, batches, self._sealer, self.cursors, self.subscriptions)
         self._reserve = Reserve(directory)
         if not self._reserve.take() or free_bytes(directory) < Reserve.BYTES // 10:
             self.make_room(reserve=True)
@@ -288,9 +288,9 @@ class TopicLog:
         offset. The order of ``segments`` is the order of rows within each partition.
 
         Args:
-            writing: Write ids of the batches that are being written, as for :meth:`Retirer.sweep`. If the batch has
-                files, its own write id must be among them: the files of any other id may have been removed, or a host
-                server may be about to do so. None skips this check.
+            writing: Write ids of the batches that are being written, as for :meth:`RetentionCleaner.sweep`. If the
+                batch has files, its own write id must be among them: the files of any other id may have been removed,
+                or a host server may be about to do so. None skips this check.
             marks: Which rows of the topic the batch publishes again.
             end_after: An end mark follows it.
 
@@ -380,7 +380,7 @@ class TopicLog:
         return self.seal(replace(batch, schema_id=newest[0]), segments, marks=marks, end_after=end)
 
     def seal_parts(self, parts: Sequence[SegmentPart], *, writing: Container[str]) -> list[PartOutcome | JobpipeError]:
-        """Seal what tasks of flow jobs publish, and move their cursors; see :meth:`PartSealer.seal`."""
+        """Seal what tasks of flow jobs publish, and move their cursors; see :meth:`FlowCommitter.seal`."""
         self._require_epoch()
         if any(part.segments for part in parts):
             self._require_room()

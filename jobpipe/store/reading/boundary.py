@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
-from jobpipe.errors import ConfigError, RemoteProtocolError, shown
+from jobpipe.errors import ConfigError, RemoteProtocolError, short_repr
 from jobpipe.store.catalog.position import MAX_NUMBER, Position
 
 Kind = Literal["earliest", "latest", "committed", "offset", "position", "time"]
@@ -71,7 +71,7 @@ class Boundary:
             RemoteProtocolError: ``value`` is anything else, unknown keys included.
         """
         if not isinstance(value, Mapping) or set(value) != {"kind", "value", "otherwise"}:
-            raise RemoteProtocolError("a boundary has exactly the keys kind, otherwise, value", value=shown(value))
+            raise RemoteProtocolError("a boundary has exactly the keys kind, otherwise, value", value=short_repr(value))
         kind, inner, otherwise = value["kind"], value["value"], value["otherwise"]
         if otherwise in ("error", "latest"):
             if kind in _WORDS and inner is None:
@@ -80,7 +80,7 @@ class Boundary:
                 return cls(kind, Position.from_json(inner), otherwise)
             if kind in ("offset", "time") and type(inner) is int and 0 <= inner <= MAX_NUMBER:
                 return cls(kind, inner, otherwise)
-        raise RemoteProtocolError("a boundary of no known kind", value=shown(value))
+        raise RemoteProtocolError("a boundary of no known kind", value=short_repr(value))
 
 
 EARLIEST = Boundary("earliest")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobpipe.errors import SegmentCorrupt
-from jobpipe.store.catalog.batches import Batches, Shape
+from jobpipe.store.catalog.batches import Batches, LogDivision
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.position import Position, prefix
 from jobpipe.store.spool.segment_index import Chunk, SegmentIndex
@@ -148,7 +148,7 @@ class CatalogReader:
             reach = min(stop, cursor.n + _SPAN)
             rows = self._page(partition, cursor, reach, limit + 1, ", s.idx, s.data")
             pieces: list[SegmentRange] = []
-            shape: Shape | None = None
+            shape: LogDivision | None = None
             for row in rows[:limit]:
                 if row["n"] != cursor.n:
                     cursor = PageStart(row["n"], row["ordinal"], 0, 0, 0)
@@ -228,7 +228,7 @@ class CatalogReader:
         return PageStart(row["n"], row["ordinal"], first, cursor.before + first, cursor.row + before)
 
     def _piece(
-        self, row: sqlite3.Row, shape: Shape | None, partition: int, cursor: PageStart, count: int
+        self, row: sqlite3.Row, shape: LogDivision | None, partition: int, cursor: PageStart, count: int
     ) -> SegmentRange:
         index = SegmentIndex.unpack(row["idx"])
         count = min(count, _MOST_RECORD_BATCHES)

@@ -10,7 +10,7 @@ from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import Recovery
 from jobpipe.store.reading.catalog_reader import CatalogReader, SegmentRange
-from jobpipe.store.reading.read_plan import Planner
+from jobpipe.store.reading.read_plan import ReadPlanner
 from jobpipe.store.subscriptions.positions import Subscriptions
 
 HELD_BYTES = 64 * 1024
@@ -24,7 +24,7 @@ RANGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class FollowedRange:
+class ChangedRange:
     """What one partition has from ``start`` to ``end``.
 
     The ``r`` of both counts the record batches of this partition in batch ``n``.
@@ -47,7 +47,7 @@ class FollowedRange:
 
 
 @dataclass(frozen=True)
-class Followed:
+class ChangeFeedPage:
     """One answer.
 
     Attributes:
@@ -57,19 +57,19 @@ class Followed:
         partitions: of the source there; 0 while it has no batch.
     """
 
-    ranges: tuple[FollowedRange, ...]
+    ranges: tuple[ChangedRange, ...]
     bound: Position
     at_change: bool
     partitions: int
 
 
-class PartReader:
+class ChangeFeed:
     """Reads for flows, in the catalog that this thread alone writes."""
 
     def __init__(
         self,
         batches: Batches,
-        planner: Planner,
+        planner: ReadPlanner,
         recovery: Recovery,
         subscriptions: Subscriptions,
         reader: CatalogReader,
@@ -82,7 +82,7 @@ class PartReader:
 
     def read(
         self, name: str, parts: Sequence[tuple[int, Position]], *, partitions: int, skip_removed: bool
-    ) -> Followed:
+    ) -> ChangeFeedPage:
         """Return what follows some cursors.
 
         Nothing is given beyond a change of partitions or schema, or an end mark, before the subscription has
@@ -102,7 +102,7 @@ class PartReader:
         """
         acked = self._subscriptions.get(name).acked
         if acked is None:  # the driver acknowledges within a second
-            return Followed((), self._batches.head(), at_change=True, partitions=0)
+            return ChangeFeedPage((), self._batches.head(), at_change=True, partitions=0)
         self._require_same_division(name, parts, acked.n, partitions)
         shape, bound = self._batches.shape(acked.n), self._batches.head()
         at_change = self._batches.ended()
@@ -110,7 +110,7 @@ class PartReader:
             bound, at_change = self._batches.tail(), True
         elif shape.next_n is not None and shape.next_n <= bound.n:
             bound, at_change = self._batches.at(shape.next_n), True
-        ranges: list[FollowedRange] = []
+        ranges: list[ChangedRange] = []
         left = ANSWER_BYTES
         for partition, at in parts:
             start = self._fitting(name, at, skip_removed=skip_removed)
@@ -118,7 +118,7 @@ class PartReader:
             if found is not None:
                 left -= sum(_size(piece) + PIECE_BYTES for piece in found.held)
                 ranges.append(found)
-        return Followed(
+        return ChangeFeedPage(
             tuple(ranges),
             bound,
             at_change,
@@ -143,19 +143,19 @@ class PartReader:
         if done and self._recovery.divided_again(again, partitions):
             raise self._batches.loss(done[0], "divided again", flow=name)
 
-    def _one(self, partition: int, at: Position, start: Position, bound: Position, left: int) -> FollowedRange | None:
+    def _one(self, partition: int, at: Position, start: Position, bound: Position, left: int) -> ChangedRange | None:
         if start.n >= bound.n:
-            return FollowedRange(partition, start, start) if start.n > at.n else None
+            return ChangedRange(partition, start, start) if start.n > at.n else None
         batch = Position(start.log, start.epoch, start.n)
         if left > 0:
             pieces, more = self._reader.segments(batch, bound, partition, skip=start.r, limit=HELD_PIECES)
             size = sum(map(_size, pieces))
             if more is None and size <= HELD_BYTES and all(piece.data is not None for piece in pieces):
-                return FollowedRange(partition, start, bound, tuple(pieces))
+                return ChangedRange(partition, start, bound, tuple(pieces))
         end = self._planner.plan(batch, until=bound, max_bytes=RANGE_BYTES).end
         if end.r:  # a plan counts the record batches of all partitions
             end = self._batches.at(end.n + 1)
-        return FollowedRange(partition, start, end, fetch=True)
+        return ChangedRange(partition, start, end, fetch=True)
 
     def _fitting(self, name: str, at: Position, *, skip_removed: bool) -> Position | None:
         """Return where to go on, as the log counts it now; None if the batch before is about to be sealed again.

@@ -1,8 +1,9 @@
 """Which positions of a log the boundaries of a read mean: the one place that decides, for streams and bounded reads.
 
-Publish times never fall with the offset (:meth:`jobpipe.store.log.seal.Sealer.insert` sees to it), so a time is found
-by halving. An end by time is decided once no batch can follow that was published before: a batch of that time is there,
-or the clock has passed it. The second lets the log remember the time, so that a clock set back cannot undo it.
+Publish times never fall with the offset (:meth:`jobpipe.store.log.seal.BatchSealer.insert` sees to it), so a time
+is found by halving. An end by time is decided once no batch can follow that was published before: a batch of that time
+is there, or the clock has passed it. The second lets the log remember the time, so that a clock set back cannot undo
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from jobpipe.errors import ConfigError, DataLoss, RemoteProtocolError
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import Recovery
 from jobpipe.store.reading.boundary import Boundary
@@ -23,7 +24,7 @@ _LAST_MS = 253_402_300_799_999  # of year 9999, the last that datetime knows
 
 
 @dataclass(frozen=True)
-class TopicRange:
+class ResolvedRange:
     """What a read covers of a topic.
 
     Attributes:
@@ -36,18 +37,18 @@ class TopicRange:
     lost: int
 
 
-class Locator:
+class OffsetResolver:
     """Finds the boundaries of reads in one log."""
 
-    def __init__(self, database: Database, batches: Batches, recovery: Recovery, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, recovery: Recovery, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._resolve = recovery.resolve
         self._clock = clock
 
-    def locate(
+    def resolve(
         self, start: Boundary, end: Boundary | None, *, committed: Position, skip_removed: bool = False
-    ) -> TopicRange:
+    ) -> ResolvedRange:
         """Return what lies between two boundaries.
 
         Args:
@@ -71,7 +72,7 @@ class Locator:
             if not lost:
                 raise self._after_end(begin, stop)
             stop = begin
-        return TopicRange(begin, stop, lost)
+        return ResolvedRange(begin, stop, lost)
 
     def require_order(self, begin: Position, end: Boundary) -> None:
         """Check that a read does not end before it begins.

@@ -1,4 +1,4 @@
-"""Cutting a planned range into pieces that are read side by side: limits of rows, and a number of input partitions.
+"""Splits a planned range into pieces that are read side by side: by limits of rows, or into so many partitions.
 
 A position counts record batches evenly over all partitions, so one between two record batches cuts every partition at
 about the same place: a piece has one input partition for each partition that has rows in it.
@@ -19,7 +19,7 @@ _PAGE_SEGMENTS = 4096  # looked up at once: 20 ms
 
 
 @dataclass(frozen=True)
-class Cut:
+class RangePiece:
     """A piece of a range; ``partitions`` are those that have rows in it, of the wanted ones, from 0 and rising."""
 
     start: Position
@@ -27,7 +27,7 @@ class Cut:
     partitions: tuple[int, ...]
 
 
-class Cutter:
+class RangeSplitter:
     """Cuts one range, page by page: others want the log's thread meanwhile, and a range may have 100,000 batches.
 
     The pieces follow each other, and none is without rows. A batch that was sealed again after the loss of its spool is
@@ -71,15 +71,15 @@ class Cutter:
         if end.place < start.place:
             raise RemoteProtocolError("a range ends before it starts", start=start.to_json(), end=end.to_json())
         self._page = max(_PAGE_SEGMENTS // (shape.partitions if shape else 1), 1)
-        self._knife = _Knife(batches.topic, start.place, max_rows, at_least)
+        self._builder = _PieceBuilder(batches.topic, start.place, max_rows, at_least)
         self._counts = at_least > 1  # the first time through; then the same pages are cut
         self._next_n = start.n
         self._places: list[tuple[tuple[int, int] | None, tuple[int, ...]]] | None = None  # where each piece ends
-        self._made: list[Cut] = []
+        self._made: list[RangePiece] = []
         if not self._counts:
-            self._knife.begin()
+            self._builder.begin()
 
-    def step(self) -> list[Cut] | None:
+    def step(self) -> list[RangePiece] | None:
         """Go on by one page; return the pieces once there are all, None before.
 
         Raises:
@@ -91,26 +91,26 @@ class Cutter:
                 first, self._next_n = self._next_n, min(self._next_n + self._page, self._stop_n)
                 for batch in self._found(first, self._next_n):
                     if self._counts:
-                        self._knife.expect(batch)
-                    elif not self._knife.take_whole(batch):
-                        self._knife.take_parts(batch)
+                        self._builder.expect(batch)
+                    elif not self._builder.take_whole(batch):
+                        self._builder.take_parts(batch)
                 return None
             if self._counts:
                 self._counts, self._next_n = False, self._start.n
-                self._knife.begin()
+                self._builder.begin()
                 return None
             if self._places is None:
-                self._places = self._knife.finish()
+                self._places = self._builder.finish()
             for place, partitions in self._places[len(self._made) : len(self._made) + _PAGE_SEGMENTS]:
                 here = self._made[-1].end if self._made else self._start
                 there = self._end if place is None else self._batches.at(*place)
-                self._made.append(Cut(here, there, partitions))
+                self._made.append(RangePiece(here, there, partitions))
             if len(self._made) < len(self._places):
                 return None
             self._batches.check(self._start)  # else a page may have been empty because it was removed
             return self._made
 
-    def _found(self, first_n: int, stop_n: int) -> Iterator[_Batch]:
+    def _found(self, first_n: int, stop_n: int) -> Iterator[_BatchInRange]:
         """Yield the batches that have rows of wanted partitions inside the range."""
         for n, sizes in self._batches.sizes(first_n, stop_n):
             first = self._start.r if n == self._start.n else 0
@@ -121,13 +121,13 @@ class Cutter:
                 sizes = _summed(parts)
             keep = sizes if self._wanted is None else {k: size for k, size in sizes.items() if k in self._wanted}
             if keep and n == self._again:
-                yield _Batch(n, 0, {k: (rows, 1) for k, (rows, _) in keep.items()}, None)
+                yield _BatchInRange(n, 0, {k: (rows, 1) for k, (rows, _) in keep.items()}, None)
             elif keep:
-                yield _Batch(n, first, keep, parts)
+                yield _BatchInRange(n, first, keep, parts)
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _BatchInRange:
     """What one batch has inside the range.
 
     Attributes:
@@ -144,7 +144,7 @@ class _Batch:
     parts: Iterable[tuple[int, int]] | None
 
 
-class _Knife:
+class _PieceBuilder:
     """Takes record batches in order, and decides before which ones a new piece begins. Knows no catalog."""
 
     def __init__(self, topic: str, begin: tuple[int, int], max_rows: int | None, at_least: int) -> None:
@@ -160,7 +160,7 @@ class _Knife:
         self._parts_left = 0  # record batches that were not taken yet; the same
         self._seen: set[int] = set()
 
-    def expect(self, batch: _Batch) -> None:
+    def expect(self, batch: _BatchInRange) -> None:
         """Count what is going to come."""
         self._seen.update(batch.sizes)
         for rows, count in batch.sizes.values():
@@ -173,7 +173,7 @@ class _Knife:
         whole = -(-self._wish // width) * width
         self._wish = whole if whole <= self._parts_left else min(self._wish, self._parts_left)
 
-    def take_whole(self, batch: _Batch) -> bool:
+    def take_whole(self, batch: _BatchInRange) -> bool:
         """Take the batch if it lies in one piece for certain; tell whether it did."""
         rows = sum(size for size, _ in batch.sizes.values())
         parts = sum(count for _, count in batch.sizes.values())
@@ -192,7 +192,7 @@ class _Knife:
         self._parts_left -= parts
         return True
 
-    def take_parts(self, batch: _Batch) -> None:
+    def take_parts(self, batch: _BatchInRange) -> None:
         """Take the batch's record batches one by one, or all at once where it must not be cut inside."""
         if batch.parts is None:
             if any(self._wants_cut(partition, rows) for partition, (rows, _) in batch.sizes.items()):

@@ -1,4 +1,4 @@
-"""Cutting the log into ranges that a subscriber reads as one micro-batch."""
+"""Divides the log into ranges that a subscriber reads as one micro-batch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.store.catalog.batches import Batches, Shape
+from jobpipe.store.catalog.batches import Batches, LogDivision
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.reading.range_splitting import Cutter
+from jobpipe.store.reading.range_splitting import RangeSplitter
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """A range of the log.
 
     Attributes:
@@ -33,7 +33,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class UnreadRows:
     """How much lies after a position, planned or not.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Limit:
         return (self._rows is None or rows <= self._rows) and (self._bytes is None or size <= self._bytes)
 
 
-class Planner:
+class ReadPlanner:
     """Divides one log into ranges to read. Each answer is of one state of the log."""
 
     def __init__(self, database: Database, batches: Batches) -> None:
@@ -71,7 +71,7 @@ class Planner:
         max_rows: int | None = None,
         max_bytes: int | None = None,
         until: Position | None = None,
-    ) -> Plan:
+    ) -> ReadPlan:
         """Return the longest range from ``start`` within the limits, of whole batches if one fits.
 
         Only a batch that alone passes a limit is split. At least one record batch is taken, whatever its size. The
@@ -84,14 +84,14 @@ class Planner:
         with self._db.read():
             return _plan(self._batches, start, _Limit(max_rows, max_bytes), until)
 
-    def describe(self, start: Position, end: Position) -> list[Plan]:
+    def describe(self, start: Position, end: Position) -> list[ReadPlan]:
         """Return the ranges from ``start`` to ``end``, one for each shape; an empty list when they are equal.
 
         Raises:
             DataLoss: one of them does not fit.
             RemoteProtocolError: ``end`` lies before ``start``.
         """
-        plans: list[Plan] = []
+        plans: list[ReadPlan] = []
         with self._db.read():
             while True:
                 found = _plan(self._batches, start, _Limit(None, None), end)
@@ -100,7 +100,7 @@ class Planner:
                 plans.append(found)
                 start = found.end
 
-    def ahead(self, start: Position, until: Position | None = None) -> Ahead:
+    def ahead(self, start: Position, until: Position | None = None) -> UnreadRows:
         """Return what lies between ``start`` and the head, or ``until``. Costs O(log n), or one batch.
 
         Raises:
@@ -112,9 +112,9 @@ class Planner:
             if until is not None:
                 batches.check(until)
             end = until or batches.head()
-            return Ahead(*_between(batches, start, end), end, until is not None or batches.ended())
+            return UnreadRows(*_between(batches, start, end), end, until is not None or batches.ended())
 
-    def cutter(
+    def splitter(
         self,
         start: Position,
         end: Position,
@@ -122,12 +122,14 @@ class Planner:
         wanted: Collection[int] | None = None,
         max_rows: int | None = None,
         at_least: int = 1,
-    ) -> Cutter:
+    ) -> RangeSplitter:
         """Return what cuts a planned range, step by step; each step sees the log as it is by then."""
-        return Cutter(self._batches, self._db.read, start, end, wanted=wanted, max_rows=max_rows, at_least=at_least)
+        return RangeSplitter(
+            self._batches, self._db.read, start, end, wanted=wanted, max_rows=max_rows, at_least=at_least
+        )
 
 
-def _plan(batches: Batches, start: Position, limit: _Limit, until: Position | None) -> Plan:
+def _plan(batches: Batches, start: Position, limit: _Limit, until: Position | None) -> ReadPlan:
     batches.check(start)
     stop = batches.head()
     if until is not None:
@@ -136,7 +138,7 @@ def _plan(batches: Batches, start: Position, limit: _Limit, until: Position | No
             raise RemoteProtocolError("a range ends before it starts", start=start.to_json(), end=until.to_json())
         stop = until
     if stop.place == start.place:
-        return Plan(start, start, 0, 0, 0, None, start.r == 0 and batches.is_end(start.n - 1))
+        return ReadPlan(start, start, 0, 0, 0, None, start.r == 0 and batches.is_end(start.n - 1))
     shape = batches.shape(start.n)
     assert shape is not None  # noqa: S101 - there is a batch at start.n
     if shape.next_n is not None and shape.next_n < stop.n:
@@ -176,7 +178,7 @@ def _whole_batches(batches: Batches, start: Position, stop_n: int, limit: _Limit
     return low
 
 
-def _split(batches: Batches, shape: Shape, start: Position, stop: Position, limit: _Limit) -> Plan:
+def _split(batches: Batches, shape: LogDivision, start: Position, stop: Position, limit: _Limit) -> ReadPlan:
     parts = batches.parts(start.n).in_order()
     last = stop.r if stop.n == start.n else len(parts)
     if batches.sealed_again(start.n):  # a position inside it would not tell of which copy it is
@@ -192,10 +194,10 @@ def _split(batches: Batches, shape: Shape, start: Position, stop: Position, limi
     return _planned(batches, shape, start, end)
 
 
-def _planned(batches: Batches, shape: Shape, start: Position, end: Position) -> Plan:
+def _planned(batches: Batches, shape: LogDivision, start: Position, end: Position) -> ReadPlan:
     rows, size = _between(batches, start, end)
     ends = end.r == 0 and batches.is_end(end.n - 1)
-    return Plan(start, end, rows, size, shape.partitions, shape.schema_id, ends)
+    return ReadPlan(start, end, rows, size, shape.partitions, shape.schema_id, ends)
 
 
 def _before(batches: Batches, position: Position) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Plans for many subscribers: those who stand at one place are told the same, made once until the catalog changes."""
+"""Plans for many subscribers: one plan for all at the same position, until the catalog changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import Recovery
 from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.store.reading.catalog_reader import CatalogReader, SegmentRange
-from jobpipe.store.reading.offset_resolution import Locator
-from jobpipe.store.reading.read_plan import Ahead, Plan, Planner
+from jobpipe.store.reading.offset_resolution import OffsetResolver
+from jobpipe.store.reading.read_plan import ReadPlan, ReadPlanner, UnreadRows
 from jobpipe.store.subscriptions.positions import Subscriptions
 
 HELD_BYTES = 16 * 1024
@@ -26,7 +26,7 @@ MOST_CHECKED = 4096  # positions that are known to fit
 
 
 @dataclass(frozen=True)
-class PlanOrder:
+class PlanQuery:
     """What is to be planned, the same for all who ask.
 
     Attributes:
@@ -54,9 +54,9 @@ class Planned:
         replies: the answers that were made of this one, kept by who makes them.
     """
 
-    plan: Plan
+    plan: ReadPlan
     stop: Position | None = None
-    ahead: Ahead | None = None
+    ahead: UnreadRows | None = None
     held: tuple[SegmentRange, ...] | None = None
     replies: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -69,15 +69,15 @@ class Planned:
 class SharedPlans:
     """Plans, and the acknowledgements that come with them. What it keeps is void as soon as the catalog changes.
 
-    A change of this process is seen at once, one of another process by :meth:`look`.
+    A change of this process is seen at once, one of another process by :meth:`drop_stale`.
     """
 
     def __init__(
         self,
         database: Database,
         batches: Batches,
-        planner: Planner,
-        locator: Locator,
+        planner: ReadPlanner,
+        resolver: OffsetResolver,
         recovery: Recovery,
         subscriptions: Subscriptions,
         reader: CatalogReader,
@@ -85,15 +85,15 @@ class SharedPlans:
         self._db = database
         self._batches = batches
         self._planner = planner
-        self._locator = locator
+        self._resolver = resolver
         self._recovery = recovery
         self._subscriptions = subscriptions
         self._reader = reader
         self._version: tuple[int, ...] = ()
         self._fitting: dict[Position, Position | None] = {}
-        self._plans: dict[PlanOrder, Planned] = {}
+        self._plans: dict[PlanQuery, Planned] = {}
 
-    def look(self) -> None:
+    def drop_stale(self) -> None:
         """Forget what is kept if any process has changed the catalog since."""
         version = self._db.version()
         if version != self._version:
@@ -118,7 +118,7 @@ class SharedPlans:
         self._subscriptions.declare(name, grant, here, checked=True)
         return self._subscriptions.acknowledge(name, grant, here, checked=True)
 
-    def plan(self, order: PlanOrder) -> Planned:
+    def plan(self, order: PlanQuery) -> Planned:
         """Return what comes next.
 
         Raises:
@@ -126,8 +126,8 @@ class SharedPlans:
         """
         here = self._fit(order.start)
         if here is None:
-            ahead = Ahead(0, 0, order.start, final=False) if order.count else None
-            return Planned(Plan(order.start, order.start, 0, 0, 0, None, False), None, ahead)
+            ahead = UnreadRows(0, 0, order.start, final=False) if order.count else None
+            return Planned(ReadPlan(order.start, order.start, 0, 0, 0, None, False), None, ahead)
         if order.count or order.limits.end is not None:  # a time may decide an end, and that changes the catalog
             return self._plan(here, order)
         known = self._plans.get(order)
@@ -137,20 +137,20 @@ class SharedPlans:
             known = self._plans[order] = self._plan(here, order)
         return known
 
-    def look_and_plan(self, order: PlanOrder) -> Planned:
+    def plan_fresh(self, order: PlanQuery) -> Planned:
         """Return what comes next, as the catalog is now; raises as :meth:`plan`."""
-        self.look()
+        self.drop_stale()
         return self.plan(order)
 
-    def _plan(self, here: Position, order: PlanOrder) -> Planned:
+    def _plan(self, here: Position, order: PlanQuery) -> Planned:
         limits = order.limits
-        stop = None if limits.end is None else self._locator.end(limits.end)
+        stop = None if limits.end is None else self._resolver.end(limits.end)
         until = here if stop is not None and stop.place < here.place else stop
         ahead = self._planner.ahead(here, until) if order.count else None
         plan = self._planner.plan(here, until=until, max_rows=limits.max_rows, max_bytes=limits.max_bytes)
         return Planned(plan, stop, ahead, self._held(plan) if order.held else None)
 
-    def _held(self, plan: Plan) -> tuple[SegmentRange, ...] | None:
+    def _held(self, plan: ReadPlan) -> tuple[SegmentRange, ...] | None:
         if not plan.bytes:
             return ()  # an end mark, or nothing at all
         if plan.bytes > HELD_BYTES or plan.partitions > HELD_PARTITIONS:
@@ -173,7 +173,7 @@ class SharedPlans:
             DataLoss: reading cannot go on there.
         """
         if self._db.changes != self._version[:2]:
-            self.look()
+            self.drop_stale()
         if start not in self._fitting:
             here = self._recovery.resolve(start)
             if here is not None:

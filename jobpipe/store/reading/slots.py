@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from jobpipe.errors import DataLoss, RemoteProtocolError, shown
+from jobpipe.errors import DataLoss, RemoteProtocolError, short_repr
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.subscriptions.positions import Subscriptions
 
@@ -27,7 +27,7 @@ def slot_id(value: object) -> str:
         RemoteProtocolError: it is anything else.
     """
     if not isinstance(value, str) or len(value) != ID_DIGITS or not set(value) <= set("0123456789abcdef"):
-        raise RemoteProtocolError(f"a slot is {ID_DIGITS} hex digits", value=shown(value))
+        raise RemoteProtocolError(f"a slot is {ID_DIGITS} hex digits", value=short_repr(value))
     return value
 
 
@@ -48,7 +48,7 @@ class Slot:
 class Slots:
     """The slots of one log. The grant is the subscription's; an older one than its newest is refused."""
 
-    def __init__(self, database: Database, batches: Batches, subscriptions: Subscriptions, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, subscriptions: Subscriptions, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._subscriptions = subscriptions
@@ -112,7 +112,7 @@ class Slots:
             self._end(name, slot, end)
         return self.get(name, grant, slot)
 
-    def settle(self, name: str) -> None:
+    def close_unbound(self, name: str) -> None:
         """Let a subscription's slots of this epoch that are not bound end where they begin: their reader has left.
 
         A task that still comes gets no row, and the next slot begins at the same place. In a later epoch it could not

@@ -44,14 +44,14 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class Announced:
+class HostServerInfo:
     """What a host server says of itself to tasks on its host."""
 
     id: str
     endpoint: str
 
 
-def announced(folder: Path) -> Announced | None:
+def announced(folder: Path) -> HostServerInfo | None:
     """Return the host server of ``folder``, None where none is, or none that can be read. It may have ended since.
 
     The server may be of another user than the tasks; what everybody may write is not believed.
@@ -61,7 +61,7 @@ def announced(folder: Path) -> Announced | None:
             return None
         text, why = read_own_file(folder / "server.json", MAX_ANNOUNCEMENT, any_owner=True)
         value = json.loads(text) if why is None else {}
-        found = Announced(str(value["id"]), str(value["endpoint"]))
+        found = HostServerInfo(str(value["id"]), str(value["endpoint"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if is_host_id(found.id) else None

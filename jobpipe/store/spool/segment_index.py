@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from jobpipe.errors import RemoteProtocolError, SegmentCorrupt, shown
+from jobpipe.errors import RemoteProtocolError, SegmentCorrupt, short_repr
 
 CHUNK = 256 * 1024  # one DATA frame; larger ones hold up the loop of a data process
 INLINE_MAX = 64 * 1024  # a batch up to this size lives in the catalog: one fsync instead of three
@@ -170,7 +170,7 @@ class SegmentInfo:
             RemoteProtocolError: a field is missing or has another type.
         """
         if not isinstance(value, Mapping):
-            raise RemoteProtocolError("a segment is a JSON object", value=shown(value))
+            raise RemoteProtocolError("a segment is a JSON object", value=short_repr(value))
         numbers = [value.get(key) for key in ("partition", "rows", "length", "offset")]
         file, index, host = value.get("file"), value.get("index"), value.get("host")
         if (
@@ -180,7 +180,7 @@ class SegmentInfo:
             or (file is None) != (data is not None)
             or not (host is None or (file is not None and isinstance(host, str) and is_host_id(host)))
         ):
-            raise RemoteProtocolError("a segment's fields are wrong", value=shown(value))
+            raise RemoteProtocolError("a segment's fields are wrong", value=short_repr(value))
         try:
             packed = base64.b64decode(index, validate=True)
         except (binascii.Error, ValueError) as error:

@@ -312,7 +312,7 @@ class FileSegmentSink:
             raise spool_error("cannot write", self.path, error) from error
 
     def finish(self, *, fsync: bool) -> None:
-        """Close the file, after an fsync if ``fsync`` is set. The seal syncs the directory (:meth:`Sealer.check`)."""
+        """Close the file, after an fsync if ``fsync`` is set. The seal syncs the folder (:meth:`BatchSealer.check`)."""
         self._check()
         try:
             if fsync:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from jobpipe.errors import ConfigError, HoldNotFound, NotAuthorized
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Hold:
 class Holds:
     """The holds of one log. They end by the uptime; every change is durable at once."""
 
-    def __init__(self, database: Database, batches: Batches, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._clock = clock
@@ -143,7 +143,7 @@ class Holds:
         query = f"{_ROWS} WHERE h.gap_up IS NULL AND h.n < ? ORDER BY h.n, h.name"
         return self._drop(self._db.all(query, self._batches.tail_n()), DROPPED)
 
-    def tell(self, dropped: list[Hold], why: str) -> None:
+    def log_dropped(self, dropped: list[Hold], why: str) -> None:
         """Log what was dropped, once that is committed."""
         for hold in dropped:
             log.warning(

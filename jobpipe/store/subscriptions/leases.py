@@ -7,7 +7,7 @@ from typing import Any
 
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 
 CLIPPED_SECONDS = 900.0  # that a lease of an earlier coordinator is kept, unless it is renewed
 LEASES_SHOWN = 100
@@ -17,7 +17,7 @@ _ROWS = "SELECT id, first_n, last_n, until_up FROM leases"
 class Leases:
     """The leases of one log. They end by the uptime."""
 
-    def __init__(self, database: Database, batches: Batches, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._clock = clock

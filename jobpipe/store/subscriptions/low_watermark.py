@@ -1,11 +1,11 @@
-"""How far all subscriptions have acknowledged, and for how long."""
+"""The low watermark: how far all subscriptions have acknowledged, and for how long."""
 
 from __future__ import annotations
 
 from collections import deque
 
 
-class Frontier:
+class LowWatermark:
     """How far all have acknowledged, and since when. Starts from nothing when the log is opened: that errs on keeping.
 
     Offsets below :meth:`settled` were acknowledged by all, without interruption, for the grace.

@@ -15,9 +15,9 @@ from typing import Any
 from jobpipe.errors import ConfigError, Fenced, SpoolError
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
-from jobpipe.store.catalog.log_clock import Clock
+from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.subscriptions.low_watermark import Frontier
+from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
 log = logging.getLogger(__name__)
@@ -43,11 +43,11 @@ class _Live:
 class Subscriptions:
     """The subscriptions of a log. Acknowledgements stay in memory until :meth:`flush`; all else is durable at once."""
 
-    def __init__(self, database: Database, batches: Batches, clock: Clock) -> None:
+    def __init__(self, database: Database, batches: Batches, clock: LogClock) -> None:
         self._db = database
         self._batches = batches
         self._clock = clock
-        self._frontier = Frontier()
+        self._watermark = LowWatermark()
         self._live: dict[str, _Live] = {}
         self._spent = 0  # the highest grant of a name that was dropped: its reader may still be connected
         self.reload()
@@ -66,7 +66,7 @@ class Subscriptions:
                 live.seen_up = max(live.seen_up, old.seen_up)
             self._live[row["name"]] = live
         # The rows may say less than was noted: after a reopen, what seemed to be acknowledged may not be.
-        self._frontier.lower(self.acknowledged_n())
+        self._watermark.lower(self.acknowledged_n())
 
     def names(self) -> Collection[str]:
         """Return the names of all, in no order."""
@@ -110,8 +110,8 @@ class Subscriptions:
 
     def settled_n(self, grace: float) -> int:
         """The offset before which all is acknowledged for ``grace`` seconds, as far as this process has seen."""
-        self._frontier.note(self._clock.uptime, self.acknowledged_n())
-        return self._frontier.settled(self._clock.uptime, grace)
+        self._watermark.note(self._clock.uptime, self.acknowledged_n())
+        return self._watermark.settled(self._clock.uptime, grace)
 
     def subscribe(self, name: str, *, required: bool = False) -> StoredSubscription:
         """Return the subscription, made if it is new: a required one stands at the tail, another nowhere yet.
@@ -122,14 +122,14 @@ class Subscriptions:
             with self._changing():
                 self._create(name, required=required)
                 self.reload()
-            self._frontier.lower(self._batches.tail_n())
+            self._watermark.lower(self._batches.tail_n())
         return self.get(name)
 
     def require(self, decide: Callable[[], frozenset[str]], *, only: str | None = None) -> frozenset[str]:
         """Make exactly those required that ``decide`` returns inside the transaction; create missing ones at the tail.
 
-        Which they are is up to :class:`jobpipe.store.subscriptions.required_subscriptions.Required`. ``only``: no other
-        missing one is created.
+        Which they are is up to :class:`jobpipe.store.subscriptions.required_subscriptions.RequiredSubscriptions`.
+        ``only``: no other missing one is created.
         """
         with self._changing():
             names = decide()
@@ -138,7 +138,7 @@ class Subscriptions:
                 if only in (None, name) or name in self._live:
                     self._create(name, required=True)
             self.reload()
-        self._frontier.lower(self._batches.tail_n())
+        self._watermark.lower(self._batches.tail_n())
         return names
 
     def grant(self, name: str, holder: dict[str, Any]) -> int:
@@ -257,7 +257,7 @@ class Subscriptions:
         if not checked:
             self._batches.check(position)
         live.seen_up, live.seen, live.declared = self._clock.uptime, True, position
-        self._frontier.lower(position.n)
+        self._watermark.lower(position.n)
 
     def check_grant(self, name: str, grant: int) -> None:
         """Check that a grant is the newest one.
@@ -285,7 +285,7 @@ class Subscriptions:
             with self._changing():
                 self.write()
             self.written()
-        self._frontier.note(self._clock.uptime, self.acknowledged_n())
+        self._watermark.note(self._clock.uptime, self.acknowledged_n())
 
     def write(self) -> None:
         """Write what is in memory only, uptime included. Inside a transaction; :meth:`written` when that committed."""
@@ -339,7 +339,7 @@ class Subscriptions:
     def _moved(self, name: str, position: Position) -> None:
         live = self._known(name)
         live.acked_n, live.positioned, live.dirty, live.declared = position.n, True, False, None
-        self._frontier.lower(position.n)
+        self._watermark.lower(position.n)
 
     def _one(self, row: Any, at: Callable[[int], Position]) -> StoredSubscription:
         live = self._live.get(row["name"]) or _Live(0, False, 0, 0.0)

@@ -12,7 +12,7 @@ from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.subscriptions.positions import Subscriptions
 
 
-class Required:
+class RequiredSubscriptions:
     """The required subscriptions of one log. Every change is durable at once."""
 
     def __init__(self, database: Database, subscriptions: Subscriptions) -> None:

@@ -111,7 +111,7 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None, *, skip: in
             time.sleep(pause)
             if isinstance(error, HostAway):
                 continue  # the data process says where that is, when it is back
-            location = look_up(config, wanted.topic, location, attempts.deadline)
+            location = refresh_location(config, wanted.topic, location, attempts.deadline)
             endpoint = endpoint if location is None else location.data
 
 
@@ -140,7 +140,7 @@ def _damaged(topic: str, error: ChecksumMismatch) -> SegmentCorrupt:
     )
 
 
-def look_up(config: Config, topic: str, failed: Location | None, deadline: Deadline) -> Location | None:
+def refresh_location(config: Config, topic: str, failed: Location | None, deadline: Deadline) -> Location | None:
     """Ask the registry, with a client of its own made after the fork; None if it is silent, or the topic not served."""
     try:
         return locate(config, topic, deadline.left(LOOK_SECONDS, least=0.1), failed)

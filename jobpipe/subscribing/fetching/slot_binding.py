@@ -15,7 +15,7 @@ from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import BindReply, BindRequest
 from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.subscribing.fetching.link_pool import pooled
-from jobpipe.subscribing.fetching.part_fetch import look_up
+from jobpipe.subscribing.fetching.part_fetch import refresh_location
 
 log = logging.getLogger(__name__)
 
@@ -75,5 +75,5 @@ def bind(wanted: SlotRange, config: Config) -> BindReply:
             level = logging.WARNING if attempts.failures == 1 else logging.DEBUG
             log.log(level, "topic %s, slot %s: %s; trying again", wanted.topic, wanted.slot, error)
             time.sleep(pause)
-            location = look_up(config, wanted.topic, location, attempts.deadline) or location
+            location = refresh_location(config, wanted.topic, location, attempts.deadline) or location
             endpoint = endpoint if location is None else location.control

@@ -1,4 +1,4 @@
-"""Become another program that the kernel kills when its parent ends: ``python -m ….parent_bound PID PROGRAM …``
+"""Executes a program with PR_SET_PDEATHSIG: ``python -m ….die_with_parent PID PROGRAM …``
 
 A program of its own, since code between fork and exec is unsafe in a process with threads. Only Linux knows parent
 death signals; elsewhere the program merely starts, and the next supervisor ends an orphan it finds.

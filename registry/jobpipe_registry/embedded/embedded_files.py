@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from jobpipe_registry.credentials import Tls
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.registry_errors import BadOption
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
@@ -56,7 +56,7 @@ class EmbeddedState:
     @property
     def is_here(self) -> bool:
         """Whether its process ids mean something to us."""
-        return Place(self.host, self.boot, self.pid_namespace) == Place.here()
+        return PidScope(self.host, self.boot, self.pid_namespace) == PidScope.here()
 
 
 @dataclass(frozen=True)

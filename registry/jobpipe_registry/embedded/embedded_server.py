@@ -2,7 +2,7 @@
 
 A detached process, one per home (it holds ``server.lock`` for its life). It starts Java on a free loopback port, says
 "ready" once a real read was answered, starts Java again if it dies or stops responding, and ends after ``linger``
-seconds without a session, or on SIGTERM. Java dies with it: see :mod:`.parent_bound`.
+seconds without a session, or on SIGTERM. Java dies with it: see :mod:`.die_with_parent`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import psutil
 
 from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, start_time
 from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
-from jobpipe_registry.process_identity import Place
+from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 logger = logging.getLogger("jobpipe_registry.embedded.embedded_server")
@@ -163,7 +163,7 @@ class JavaSupervisor:
         self._java: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
         pid = os.getpid()
-        here = Place.here()
+        here = PidScope.here()
         self._state = EmbeddedState(
             *("starting", token, here.host, pid, start_time(pid), 0, 0.0, 0, time.time()),
             boot=here.boot,
@@ -246,7 +246,7 @@ class JavaSupervisor:
     def _watch(self) -> None:
         joined = self._files.joined()
         used = started = time.monotonic()
-        pulse = _Pulse(self._state.java_pid)
+        health = _JavaHealth(self._state.java_pid)
         restarts = 0
         pause = min(_ASK_SECONDS, max(0.1, self._linger / 5))
         while not self._asked.is_set():
@@ -255,12 +255,12 @@ class JavaSupervisor:
                 raise _HomeGone
             answer = ask(self._state.port, "mntr", self._context)
             sessions, now = count_sessions(answer), time.monotonic()
-            pulse.feel(answered=answer is not None)
+            health.note_probe(answered=answer is not None)
             if sessions or self._files.joined() != joined:
                 joined, used = self._files.joined(), now
             if self._asked.is_set():
                 return
-            if self._java is None or self._java.poll() is not None or pulse.is_lost:
+            if self._java is None or self._java.poll() is not None or health.is_lost:
                 restarts = restarts + 1 if now - started < 60 else 1
                 if restarts > _MAX_RESTARTS:
                     raise _Failed("ZooKeeper ended too often")
@@ -268,7 +268,7 @@ class JavaSupervisor:
                 self._end_java()
                 self._state = replace(self._state, phase="starting")
                 self._start(self._state.port)
-                started, pulse = time.monotonic(), _Pulse(self._state.java_pid)
+                started, health = time.monotonic(), _JavaHealth(self._state.java_pid)
             elif sessions == 0 and now - used >= self._linger and self._may_end(joined):
                 logger.info("no session for %g s", self._linger)
                 return
@@ -325,7 +325,7 @@ class JavaSupervisor:
             java.wait(3.0)
 
 
-class _Pulse:
+class _JavaHealth:
     """Whether Java lives. Its port alone does not tell: other users of this host can keep that busy.
 
     A server that answers, or ends the connection, lives. One that does neither but uses the processor is given longer:
@@ -334,22 +334,24 @@ class _Pulse:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._answered = self._alive = self._felt = time.monotonic()
+        self._answered = self._alive = self._probed_at = time.monotonic()
         self._used = _cpu_seconds(pid)
 
-    def feel(self, *, answered: bool) -> None:
-        """Take in what came of a question that was asked just now."""
+    def note_probe(self, *, answered: bool) -> None:
+        """Note the outcome of a probe that was made just now."""
         now, used = time.monotonic(), _cpu_seconds(self._pid)
         if answered:
             self._answered = self._alive = now
-        elif used - self._used > _BUSY * (now - self._felt):
+        elif used - self._used > _BUSY * (now - self._probed_at):
             self._alive = now
-        self._felt, self._used = now, used
+        self._probed_at, self._used = now, used
 
     @property
     def is_lost(self) -> bool:
         """Whether it is better started again."""
-        return self._felt - self._alive > _SILENCE_SECONDS or self._felt - self._answered > _BUSY_SILENCE_SECONDS
+        return (
+            self._probed_at - self._alive > _SILENCE_SECONDS or self._probed_at - self._answered > _BUSY_SILENCE_SECONDS
+        )
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""Which of two calls that contradict each other was asked last: it decides, whichever gets its turn first."""
+"""Of two calls that contradict each other the last one wins, whichever runs first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class AskedLast(Generic[K]):
+class LastCallWins(Generic[K]):
     """Numbers of calls, by what they are about.
 
     A lock does not keep the order of calls, and a call that is no longer waited for still runs to its end. So a call

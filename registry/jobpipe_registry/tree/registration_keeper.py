@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Nodes
 from jobpipe_registry.registry_errors import RegistryError, TopicOwned, Unavailable
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
-from jobpipe_registry.tree.last_call_wins import AskedLast
-from jobpipe_registry.tree.topic_changes import Changes
+from jobpipe_registry.tree.last_call_wins import LastCallWins
+from jobpipe_registry.tree.topic_changes import TopicChanges
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,16 @@ _SETTLE_SECONDS = 0.2  # one look for many notices; and who deletes a tree may c
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
-class Keeper:
+class RegistrationKeeper:
     """Makes all changes of a handler, one at a time, and repeats them where needed. Owns one thread until ``stop``."""
 
     def __init__(
-        self, nodes: Nodes, paths: Paths, changes: Changes, options: Options, on_lost: Callable[[str], None]
+        self,
+        nodes: Nodes,
+        paths: Paths,
+        changes: TopicChanges,
+        options: RegistryOptions,
+        on_lost: Callable[[str], None],
     ) -> None:
         self._nodes = nodes
         self._paths = paths
@@ -45,8 +50,8 @@ class Keeper:
         self._registrations: dict[tuple[str, int], RegisterRecord] = {}
         self._claims: dict[str, OwnerRecord] = {}
         self._topics: set[str] = set()
-        self._debris: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
-        self._asked: AskedLast[str] = AskedLast()  # by path: its node is to be there, or gone
+        self._leftovers: set[tuple[str, str]] = set()  # (topic, path) that may be ours and must not stay
+        self._asked: LastCallWins[str] = LastCallWins()  # by path: its node is to be there, or gone
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="registry-keeper", daemon=True)
@@ -66,7 +71,7 @@ class Keeper:
             self._thread.join(timeout)
 
     @contextmanager
-    def changing(self, timeout: float | None = None) -> Iterator[Changes]:
+    def changing(self, timeout: float | None = None) -> Iterator[TopicChanges]:
         """Hold the right to change. Raises Unavailable if another change does not end."""
         if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0 if timeout is None else timeout):
             raise Unavailable(self._options.connect, "another change by this handler still waits for an answer")
@@ -103,13 +108,13 @@ class Keeper:
             except Unavailable:
                 with self._state:
                     if key not in self._registrations:
-                        self._debris.add((topic, path))  # the answer is missing, the node may be there
+                        self._leftovers.add((topic, path))  # the answer is missing, the node may be there
                 raise
             with self._state:
                 self._topics.add(topic)
                 if self._asked.is_newest(path, call):
                     self._registrations[key] = record
-                    self._debris.discard((topic, path))
+                    self._leftovers.discard((topic, path))
         self._notify()  # a look leaves the notice on the new node
 
     def unregister(self, topic: str, index: int) -> None:
@@ -126,12 +131,12 @@ class Keeper:
             except Unavailable:
                 with self._state:
                     if topic not in self._claims:
-                        self._debris.add((topic, path))
+                        self._leftovers.add((topic, path))
                 raise
             with self._state:
                 if self._asked.is_newest(path, call):
                     self._claims[topic] = owner
-                    self._debris.discard((topic, path))
+                    self._leftovers.discard((topic, path))
         self._notify()
 
     def release(self, topic: str) -> None:
@@ -155,7 +160,7 @@ class Keeper:
         with self.changing(timeout) as changes:
             with self._state:
                 ours = {(topic, self._paths.registration(topic, index)) for topic, index in self._registrations}
-                ours |= {(topic, self._paths.owner(topic)) for topic in self._claims} | self._debris
+                ours |= {(topic, self._paths.owner(topic)) for topic in self._claims} | self._leftovers
                 topics = sorted(self._topics)
                 self._registrations.clear()
                 self._claims.clear()
@@ -180,7 +185,7 @@ class Keeper:
             with self._state:
                 if self._asked.is_newest(path, call):
                     forget()
-                    self._debris.add((topic, path))
+                    self._leftovers.add((topic, path))
             raise
         self._asked.end(path, call)
 
@@ -198,7 +203,7 @@ class Keeper:
                 return
             lost: set[str] = set()
             try:
-                self._mend(lost)
+                self._repair(lost)
             except RegistryError as error:
                 if not self._stop.is_set():
                     logger.warning("cannot look after our registrations: %s", error)
@@ -208,16 +213,16 @@ class Keeper:
                 except Exception:
                     logger.exception("topic %s: on_lost failed", topic)
 
-    def _mend(self, lost: set[str]) -> None:
+    def _repair(self, lost: set[str]) -> None:
         """Make again what is wanted and missing, remove debris; add the topics that others took to ``lost``."""
         with self.changing() as changes:
             with self._state:
                 claims, registrations = dict(self._claims), dict(self._registrations)
             wanted = {self._paths.owner(topic): owner.to_bytes() for topic, owner in claims.items()}
             wanted |= {self._paths.registration(*key): record.to_bytes() for key, record in registrations.items()}
-            sound = self._sound(wanted)
+            intact = self._intact(wanted)
             for topic, owner in claims.items():
-                if self._paths.owner(topic) in sound:
+                if self._paths.owner(topic) in intact:
                     continue
                 try:
                     changes.write_claim(topic, owner, asked=False)
@@ -225,20 +230,20 @@ class Keeper:
                     self._lose(topic, error, lost)
             for (topic, index), record in registrations.items():
                 try:
-                    if topic not in lost and self._paths.registration(topic, index) not in sound:
+                    if topic not in lost and self._paths.registration(topic, index) not in intact:
                         changes.write_registration(topic, record, asked=False)
                 except TopicOwned as error:
                     self._lose(topic, error, lost)
             with self._state:
-                debris = set(self._debris)
-            for topic, path in debris:
+                leftovers = set(self._leftovers)
+            for topic, path in leftovers:
                 changes.remove(topic, path)
                 with self._state:
-                    self._debris.discard((topic, path))
-            if len(sound) < len(wanted):
+                    self._leftovers.discard((topic, path))
+            if len(intact) < len(wanted):
                 self._notify()  # what was recreated needs a notice, too
 
-    def _sound(self, wanted: dict[str, bytes]) -> set[str]:
+    def _intact(self, wanted: dict[str, bytes]) -> set[str]:
         """Return which of the nodes are there, ours, and hold what they should; leave notices on those."""
         session, paths = self._nodes.session, list(wanted)
         found = zip(paths, self._nodes.get_all(paths, self._notify), strict=True)
@@ -249,7 +254,7 @@ class Keeper:
         lost.add(topic)
         with self._state:
             if self._claims.pop(topic, None) is not None:
-                self._debris.add((topic, self._paths.owner(topic)))
+                self._leftovers.add((topic, self._paths.owner(topic)))
             for key in [key for key in self._registrations if key[0] == topic]:
                 del self._registrations[key]
-                self._debris.add((topic, self._paths.registration(*key)))
+                self._leftovers.add((topic, self._paths.registration(*key)))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
 from jobpipe_registry.registry_errors import BadRecord, TopicOwned, Unavailable
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.topic_records import (
     MAX_EPOCH,
     MAX_RECORD_BYTES,
@@ -23,15 +23,15 @@ from jobpipe_registry.topic_records import (
     RegisterRecord,
     parse_epoch,
 )
-from jobpipe_registry.tree.tree_reader import Reader
+from jobpipe_registry.tree.tree_reader import TreeReader
 
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
-class Changes:
+class TopicChanges:
     """Writes of one session. One at a time: the caller's duty. All raise Unavailable."""
 
-    def __init__(self, nodes: Nodes, paths: Paths, reader: Reader, options: Options) -> None:
+    def __init__(self, nodes: Nodes, paths: Paths, reader: TreeReader, options: RegistryOptions) -> None:
         self._nodes = nodes
         self._paths = paths
         self._reader = reader

@@ -17,12 +17,12 @@ from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Nodes, Notify
 from jobpipe_registry.registry_errors import NotStarted, RegistryError
 from jobpipe_registry.registry_jobs import Jobs
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.topic_records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
-from jobpipe_registry.tree.registration_keeper import Keeper
-from jobpipe_registry.tree.topic_changes import Changes, point_text
+from jobpipe_registry.tree.registration_keeper import RegistrationKeeper
+from jobpipe_registry.tree.topic_changes import TopicChanges, point_text
 from jobpipe_registry.tree.tree_jobs import TreeJobs
-from jobpipe_registry.tree.tree_reader import Reader
+from jobpipe_registry.tree.tree_reader import TreeReader
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ _SHUTDOWN_SECONDS = 8.0  # for the polite part; closing the session has the rest
 class _Parts:
     nodes: Nodes
     paths: Paths
-    reader: Reader
-    keeper: Keeper
+    reader: TreeReader
+    keeper: RegistrationKeeper
     jobs: TreeJobs
 
 
@@ -50,11 +50,11 @@ class TreeHandler(RegisterServerHandler):
         self._watches: list[TreeWatch[Any]] = []
 
     @abstractmethod
-    def _open(self, options: Options) -> Nodes:
+    def _open(self, options: RegistryOptions) -> Nodes:
         """Return a session that is ready. Raises Unavailable, and leaves nothing open then."""
 
     def start(self, options: Mapping[str, str]) -> None:
-        parsed = Options.parse(options)
+        parsed = RegistryOptions.parse(options)
         paths = Paths(parsed.namespace)
         with self._life:
             if self._ended.is_set() or self._started is not None:
@@ -63,8 +63,10 @@ class TreeHandler(RegisterServerHandler):
             if self._ended.is_set():
                 nodes.close(1.0)
                 raise NotStarted("the handler was shut down while it started")
-            reader = Reader(nodes, paths)
-            keeper = Keeper(nodes, paths, Changes(nodes, paths, reader, parsed), parsed, self._tell_lost)
+            reader = TreeReader(nodes, paths)
+            keeper = RegistrationKeeper(
+                nodes, paths, TopicChanges(nodes, paths, reader, parsed), parsed, self._on_topic_lost
+            )
             self._pid = os.getpid()
             self._started = _Parts(nodes, paths, reader, keeper, TreeJobs(nodes, paths, reader, parsed, self._begin))
             keeper.start()
@@ -224,7 +226,7 @@ class TreeHandler(RegisterServerHandler):
         with self._parts().keeper.changing() as changes:
             changes.repair_epoch(topic, epoch, remove_point=remove_point)
 
-    def _tell_lost(self, topic: str) -> None:
+    def _on_topic_lost(self, topic: str) -> None:
         if self.on_lost is not None:
             self.on_lost(topic)
 

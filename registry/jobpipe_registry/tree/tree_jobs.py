@@ -26,10 +26,10 @@ from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.registry_jobs import JobRecords, Jobs, LeaseLost, StateCallback
-from jobpipe_registry.start_options import Options
-from jobpipe_registry.tree.last_call_wins import AskedLast
+from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.tree.last_call_wins import LastCallWins
 from jobpipe_registry.tree.topic_changes import attempts
-from jobpipe_registry.tree.tree_reader import Reader
+from jobpipe_registry.tree.tree_reader import TreeReader
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,12 @@ class TreeJobs(Jobs):
     """What one handler reads and writes. From its first lease until :meth:`stop`, a thread keeps its leases."""
 
     def __init__(
-        self, nodes: Nodes, paths: Paths, reader: Reader, options: Options, add: Callable[[TreeWatch[JobRecords]], None]
+        self,
+        nodes: Nodes,
+        paths: Paths,
+        reader: TreeReader,
+        options: RegistryOptions,
+        add: Callable[[TreeWatch[JobRecords]], None],
     ) -> None:
         self._nodes = nodes
         self._paths = paths
@@ -81,8 +86,8 @@ class TreeJobs(Jobs):
         self._state = threading.Lock()  # the fields below; never held during a call to the registry
         self._held: dict[_Key, _Held] = {}
         # leases that are no longer wanted, whose nodes may still be there; with the end record to write then
-        self._debris: dict[_Key, tuple[Lease, EndRecord | None]] = {}
-        self._asked: AskedLast[_Key] = AskedLast()  # by job: the last call of take_lease or release_lease decides
+        self._leftovers: dict[_Key, tuple[Lease, EndRecord | None]] = {}
+        self._asked: LastCallWins[_Key] = LastCallWins()  # by job: the last call of take_lease or release_lease decides
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -93,16 +98,18 @@ class TreeJobs(Jobs):
         return self._reader.jobs()
 
     def state(self, pipeline: str, job: str) -> JobRecords:
-        return self._look((pipeline, job)).state
+        return self._read_job((pipeline, job)).state
 
     def watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
         key = (pipeline, job)
         self._paths.job(*key)
-        watch = TreeWatch(self._nodes, f"job {pipeline}/{job}", lambda notify: self._look(key, notify).state, callback)
+        watch = TreeWatch(
+            self._nodes, f"job {pipeline}/{job}", lambda notify: self._read_job(key, notify).state, callback
+        )
         self._add(watch)
         return watch
 
-    def _look(self, key: _Key, notify: Notify | None = None) -> _Found:
+    def _read_job(self, key: _Key, notify: Notify | None = None) -> _Found:
         """Return the nodes as they stood together.
 
         Making or removing a lease, and leaving an end record, moves the order's version. So if the version is the same
@@ -147,7 +154,7 @@ class TreeJobs(Jobs):
 
     def remove_order(self, pipeline: str, job: str, version: int) -> None:
         path = self._paths.job(pipeline, job)
-        found = self._look((pipeline, job))
+        found = self._read_job((pipeline, job))
         if found.order_node is None or found.order_node.version != version:
             raise OrderChanged(pipeline, job)
         if found.lease_node is not None and found.lease_node.session != 0:
@@ -181,7 +188,7 @@ class TreeJobs(Jobs):
     def take_lease(self, pipeline: str, job: str, lease: Lease, on_lost: LeaseLost) -> None:
         key = (pipeline, job)
         call = self._asked.begin(key)
-        with self._turn():
+        with self._exclusive():
             if not self._asked.is_newest(key, call):
                 return  # a newer call decides
             try:
@@ -189,14 +196,14 @@ class TreeJobs(Jobs):
             except Unavailable:
                 with self._state:
                     if key not in self._held:
-                        self._debris[key] = lease, None  # the answer is missing, the node may be there
+                        self._leftovers[key] = lease, None  # the answer is missing, the node may be there
                 raise
             with self._state:
                 if self._asked.is_newest(key, call):
                     self._held[key] = _Held(lease, on_lost)
-                    self._debris.pop(key, None)
+                    self._leftovers.pop(key, None)
                 else:
-                    self._debris[key] = lease, None  # the newer call deals with it, or our thread
+                    self._leftovers[key] = lease, None  # the newer call deals with it, or our thread
                 if self._thread is None and not self._stop.is_set():
                     self._thread = threading.Thread(target=self._keep, name="registry-leases", daemon=True)
                     self._nodes.listen(self._notify)
@@ -207,31 +214,31 @@ class TreeJobs(Jobs):
         key = (pipeline, job)
         call = self._asked.begin(key)
         try:
-            with self._turn():
+            with self._exclusive():
                 lease = self._ours(key)
                 if lease is not None and self._asked.is_newest(key, call):  # otherwise a newer call decides
                     self._remove(key, lease, end)
                     with self._state:
                         self._held.pop(key, None)
-                        self._debris.pop(key, None)
+                        self._leftovers.pop(key, None)
         except Unavailable:
             lease = self._ours(key)
             with self._state:
                 if lease is not None and self._asked.is_newest(key, call):
                     self._held.pop(key, None)  # our thread must not take it again
-                    self._debris[key] = lease, end
+                    self._leftovers[key] = lease, end
             raise
         self._asked.end(key, call)
 
     def _ours(self, key: _Key) -> Lease | None:
         with self._state:
-            held, debris = self._held.get(key), self._debris.get(key)
-        return held.lease if held is not None else None if debris is None else debris[0]
+            held, leftovers = self._held.get(key), self._leftovers.get(key)
+        return held.lease if held is not None else None if leftovers is None else leftovers[0]
 
     def evict_lease(self, pipeline: str, job: str, instance: str) -> None:
         key, path = (pipeline, job), self._paths.job(pipeline, job)
         for _ in attempts(self._options.connect_timeout):
-            found = self._look(key)
+            found = self._read_job(key)
             if found.lease_node is None or found.lease is None or found.lease.instance != instance:
                 return
             if self._commit(path, found, [Delete(f"{path}/lease", found.lease_node.version)]):
@@ -241,7 +248,7 @@ class TreeJobs(Jobs):
     def _write(self, key: _Key, lease: Lease, *, asked: bool) -> None:
         path, data = self._paths.job(*key), lease.to_bytes()
         for _ in attempts(self._options.connect_timeout):
-            found = self._look(key)
+            found = self._read_job(key)
             if not found.names(lease.run, lease.attempt):
                 raise NotOrdered(*key, _ordered(found.order))
             node, operations = found.lease_node, []
@@ -263,7 +270,7 @@ class TreeJobs(Jobs):
         path = self._paths.job(*key)
         data = None if end is None else end.to_bytes()
         for _ in attempts(self._options.connect_timeout):
-            found = self._look(key)
+            found = self._read_job(key)
             node, before = found.lease_node, found.end_node
             ours = node is not None and self._nodes.had_session(node.session)
             if not ours and (data is None or (before is not None and before.data == data)):
@@ -296,7 +303,7 @@ class TreeJobs(Jobs):
         return Unavailable(self._options.connect, f"job {'/'.join(key)} kept changing")
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Hold the lock of changes; raise Unavailable if another change holds it for too long."""
         if not self._changing.acquire(timeout=self._options.connect_timeout + 1.0):
             raise Unavailable(self._options.connect, "another change by this handler still waits for an answer")
@@ -320,11 +327,11 @@ class TreeJobs(Jobs):
 
     def withdraw(self) -> None:
         """Remove the held leases without writing end records. Remove the debris, and write its end records."""
-        with self._turn():
+        with self._exclusive():
             with self._state:
-                ours = [*self._debris.items(), *((key, (held.lease, None)) for key, held in self._held.items())]
+                ours = [*self._leftovers.items(), *((key, (held.lease, None)) for key, held in self._held.items())]
                 self._held.clear()
-                self._debris.clear()
+                self._leftovers.clear()
                 self._asked.clear()
             for key, (lease, end) in ours:
                 self._clear_away(key, lease, end)
@@ -337,8 +344,8 @@ class TreeJobs(Jobs):
             self._wake.clear()
             lost: list[tuple[_Held, str]] = []
             try:
-                with self._turn():
-                    self._mend(lost)
+                with self._exclusive():
+                    self._repair(lost)
             except RegistryError as error:
                 if not self._stop.is_set():
                     logger.warning("cannot look after our leases: %s", error)
@@ -349,13 +356,13 @@ class TreeJobs(Jobs):
                     logger.exception("on_lost of a lease failed")
             self._wake.wait(_KEEP_SECONDS * _jitter.uniform(0.8, 1.2))
 
-    def _mend(self, lost: list[tuple[_Held, str]]) -> None:
+    def _repair(self, lost: list[tuple[_Held, str]]) -> None:
         """Take again those of our leases that are missing, and remove the debris.
 
         Append to ``lost`` each lease that another instance has, or that the order no longer allows.
         """
         with self._state:
-            held, debris = dict(self._held), dict(self._debris)
+            held, leftovers = dict(self._held), dict(self._leftovers)
         for key, each in held.items():
             try:
                 self._write(key, each.lease, asked=False)
@@ -366,10 +373,10 @@ class TreeJobs(Jobs):
                         lost.append((each, str(error)))
                 continue
             self._nodes.get(f"{self._paths.job(*key)}/lease", self._notify)
-        for key, (lease, end) in debris.items():
+        for key, (lease, end) in leftovers.items():
             self._clear_away(key, lease, end)
             with self._state:
-                self._debris.pop(key, None)
+                self._leftovers.pop(key, None)
 
     def _clear_away(self, key: _Key, lease: Lease, end: EndRecord | None) -> None:
         try:

@@ -18,7 +18,7 @@ _Kind = TypeVar("_Kind", bound=Record)
 _MAX_WARNED = 1000
 
 
-class Reader:
+class TreeReader:
     """Reads; a node it cannot read is logged once for each state of it, and passes for missing. Thread-safe."""
 
     def __init__(self, nodes: Nodes, paths: Paths) -> None:

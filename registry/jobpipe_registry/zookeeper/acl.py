@@ -20,7 +20,7 @@ _BITS = {
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposedNode:
     """A node with which strangers may do more than our ACL says: ``permissions`` are the letters too many."""
 
     path: str
@@ -39,12 +39,12 @@ def to_kazoo(grants: Iterable[Grant]) -> list[Any]:
     ]
 
 
-def exposed(path: str, found: Iterable[Any], wanted: Sequence[Grant]) -> Exposed | None:
+def exposed(path: str, found: Iterable[Any], wanted: Sequence[Grant]) -> ExposedNode | None:
     """Compare a node's ACL with ours, as far as it lets in those who prove nothing: ``world`` and ``ip``."""
     allowed = _bits_of_strangers(to_kazoo(wanted))
     more = _bits_of_strangers(found) & ~allowed
     letters = "".join(letter for letter, bit in _BITS.items() if more & bit)
-    return Exposed(path, letters) if letters else None
+    return ExposedNode(path, letters) if letters else None
 
 
 def _bits_of_strangers(acl: Iterable[Any]) -> int:

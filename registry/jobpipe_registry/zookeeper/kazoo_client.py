@@ -27,14 +27,14 @@ from kazoo.retry import KazooRetry
 
 from jobpipe_registry.credentials import Sasl, Tls
 from jobpipe_registry.registry_errors import BadOption, RegistryError
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.zookeeper.kazoo_log import KazooLog
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 
 
-def check_options(options: Options) -> None:
+def check_options(options: RegistryOptions) -> None:
     """Check what can be known without a server, so that it is an error at once.
 
     Raises:
@@ -78,15 +78,17 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
             raise
 
 
-class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+class RegistryClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
     """One kazoo client for the options.
 
     Args:
-        tell: Called with each failed attempt's error, and with None when one succeeded, authentication included; in
-            kazoo's thread, so it must not wait.
+        on_attempt: Called with each failed attempt's error, and with None when one succeeded, authentication included;
+            in kazoo's thread, so it must not wait.
     """
 
-    def __init__(self, options: Options, tell: Callable[[Exception | None], None], logger: KazooLog) -> None:
+    def __init__(
+        self, options: RegistryOptions, on_attempt: Callable[[Exception | None], None], logger: KazooLog
+    ) -> None:
         sasl = None if options.sasl is None else _for_kazoo(options.sasl)
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_jitter=0.4, max_delay=2.0)
         super().__init__(
@@ -98,19 +100,19 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             logger=logger,
         )
         connection = _Connection(self, self._conn_retry.copy(), logger=logger, sasl_options=sasl)
-        connection.tell = tell
+        connection.on_attempt = on_attempt
         connection.options = options
         self._connection = connection
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    tell: Callable[[Exception | None], None]
-    options: Options
+    on_attempt: Callable[[Exception | None], None]
+    options: RegistryOptions
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         found: list[tuple[str, str, int]] = super()._expand_client_hosts()
         if not found:
-            self.tell(RegistryError("none of its host names can be resolved"))
+            self.on_attempt(RegistryError("none of its host names can be resolved"))
         return found
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
@@ -119,15 +121,15 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         except SessionExpiredError:
             raise  # kazoo begins a new session
         except Exception as error:
-            self.tell(error)
+            self.on_attempt(error)
             if isinstance(error, (ConnectionDropped, KazooTimeoutError)):
                 raise
             raise ConnectionDropped(explain(error, self.options)) from error
-        self.tell(None)
+        self.on_attempt(None)
         return timeouts
 
 
-def explain(error: BaseException, options: Options) -> str:
+def explain(error: BaseException, options: RegistryOptions) -> str:
     """Return what a failed attempt means, as a phrase without secrets."""
     cause = error.__cause__ if error.__cause__ is not None else error.__context__
     if isinstance(error, ConnectionDropped):
@@ -152,7 +154,7 @@ def explain(error: BaseException, options: Options) -> str:
     return type(error).__name__
 
 
-def _explain_socket(error: OSError, options: Options) -> str:
+def _explain_socket(error: OSError, options: RegistryOptions) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         trusted = "" if options.tls is None else f"; trusted is {options.tls.ca}"
         return f"the server's certificate is refused: {error.verify_message}{trusted}"

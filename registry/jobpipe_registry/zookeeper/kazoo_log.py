@@ -29,7 +29,7 @@ class KazooLog(logging.LoggerAdapter[logging.Logger]):
     def __init__(self) -> None:
         super().__init__(_logger, {})
         self._connected = False
-        self._told: dict[str, float] = {}  # by kazoo's own format strings, which are few
+        self._logged_at: dict[str, float] = {}  # by kazoo's own format strings, which are few
 
     def connected(self) -> None:
         """Note the first connection."""
@@ -42,7 +42,7 @@ class KazooLog(logging.LoggerAdapter[logging.Logger]):
 
     def _is_due(self, kind: str) -> bool:
         now = time.monotonic()
-        if not self._connected or now - self._told.get(kind, -AGAIN_SECONDS) < AGAIN_SECONDS:
+        if not self._connected or now - self._logged_at.get(kind, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return False
-        self._told[kind] = now
+        self._logged_at[kind] = now
         return True

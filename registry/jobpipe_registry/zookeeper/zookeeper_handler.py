@@ -11,12 +11,12 @@ from kazoo.exceptions import InvalidACLError, NoAuthError, NodeExistsError, NoNo
 
 from jobpipe_registry.nodes import Conflict, Create, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import RegistryError
-from jobpipe_registry.start_options import Options
+from jobpipe_registry.start_options import RegistryOptions
 from jobpipe_registry.topic_records import MAX_RECORD_BYTES
 from jobpipe_registry.tree.tree_handler import TreeHandler
-from jobpipe_registry.zookeeper.acl import Exposed, exposed, to_kazoo
+from jobpipe_registry.zookeeper.acl import ExposedNode, exposed, to_kazoo
 from jobpipe_registry.zookeeper.kazoo_client import check_options
-from jobpipe_registry.zookeeper.zookeeper_session import Session
+from jobpipe_registry.zookeeper.zookeeper_session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ _PIPELINED = 64  # requests; each answer may have 1 MiB, which others wrote
 
 
 class _ZooKeeperNodes(Nodes):
-    def __init__(self, options: Options) -> None:
-        self._session = Session(options)
+    def __init__(self, options: RegistryOptions) -> None:
+        self._session = ZooKeeperSession(options)
         self._grants = options.acl
         self._acl = to_kazoo(options.acl)  # of every node we make: ZooKeeper inherits none, so each create passes it
 
@@ -119,7 +119,7 @@ class _ZooKeeperNodes(Nodes):
         for name in self._session.call(read):
             yield from self.walk(f"{path}/{name}")
 
-    def exposed(self, path: str) -> Exposed | None:
+    def exposed(self, path: str) -> ExposedNode | None:
         """Compare a node's ACL with ours; None, too, if it is gone."""
 
         def read(client: Any, timeout: float) -> list[Any]:
@@ -160,7 +160,7 @@ class _ZooKeeperNodes(Nodes):
 class ZooKeeperRegisterServerHandler(TreeHandler):
     """The registry on the ensemble named by ``connect``: "host:port,host:port", with a chroot if there is one."""
 
-    def _open(self, options: Options) -> Nodes:
+    def _open(self, options: RegistryOptions) -> Nodes:
         check_options(options)
         nodes = _ZooKeeperNodes(options)
         nodes.start()
@@ -176,7 +176,7 @@ class ZooKeeperRegisterServerHandler(TreeHandler):
         except RegistryError as error:
             logger.warning("cannot look at the ACLs: %s", error)
 
-    def exposed_nodes(self, *, deep: bool = True) -> list[Exposed]:
+    def exposed_nodes(self, *, deep: bool = True) -> list[ExposedNode]:
         """Return the nodes with which strangers may do more than the option ``acl`` says.
 
         Strangers are those who prove nothing: ``world`` and ``ip``. Looked at are the namespace with what belongs to

@@ -38,8 +38,8 @@ from kazoo.protocol.states import KeeperState
 
 from jobpipe_registry.nodes import Notify
 from jobpipe_registry.registry_errors import Unavailable
-from jobpipe_registry.start_options import Options
-from jobpipe_registry.zookeeper.kazoo_client import Client, explain
+from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.zookeeper.kazoo_client import RegistryClient, explain
 from jobpipe_registry.zookeeper.kazoo_log import KazooLog, hide_secrets
 
 logger = logging.getLogger(__name__)
@@ -54,13 +54,13 @@ for _name in ("client", "handlers.threading", "protocol.connection"):
     logging.getLogger(f"kazoo.{_name}").addFilter(hide_secrets)
 
 
-class Session:
+class ZooKeeperSession:
     """A session that lives until :meth:`close`, over as many kazoo clients as it takes.
 
     Threads may share it. One thread of its own supervises; kazoo has two more.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self._probe_path = options.namespace
         self._kazoo_log = KazooLog()
@@ -197,7 +197,7 @@ class Session:
 
     def _make_client(self) -> None:
         try:
-            client = Client(self._options, self._on_attempt, self._kazoo_log)
+            client = RegistryClient(self._options, self._on_attempt, self._kazoo_log)
         except (KazooException, ValueError) as error:
             self._reason = f"{type(error).__name__}: {error}"
             return

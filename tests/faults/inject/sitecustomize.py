@@ -95,23 +95,27 @@ def _inside(holder: Any, name: str, call: str, point: str) -> None:
 
 
 def _in_publisher() -> None:
-    from jobpipe.publishing.coordinator_channel import Channel
+    from jobpipe.publishing.coordinator_channel import CoordinatorChannel
     from jobpipe.store.spool.spool_files import FileSegmentSink
 
     _inside(FileSegmentSink, "write", "write", "before write")
     _inside(FileSegmentSink, "finish", "fsync", "before fsync")
     _around(FileSegmentSink, "finish", after="after fsync")
     _around(
-        Channel, "call", "before seal", "after seal", lambda _self, request: type(request).__name__ == "SealRequest"
+        CoordinatorChannel,
+        "call",
+        "before seal",
+        "after seal",
+        lambda _self, request: type(request).__name__ == "SealRequest",
     )
 
 
 def _in_coordinator() -> None:
-    from jobpipe.coordinator.handlers.publisher_handlers import PublisherAnswers
+    from jobpipe.coordinator.handlers.publisher_handlers import PublisherHandlers
     from jobpipe.store.catalog.catalog_file import Database
     from jobpipe.store.log import seal
 
-    insert, commit, answer = seal.Sealer.insert, Database._commit, PublisherAnswers._seal
+    insert, commit, answer = seal.BatchSealer.insert, Database._commit, PublisherHandlers._seal
 
     def inserting(*args: Any, **kwargs: Any) -> Any:
         NOW.sealing = True
@@ -130,7 +134,7 @@ def _in_coordinator() -> None:
         _obey("before answer")
         return result
 
-    seal.Sealer.insert, Database._commit, PublisherAnswers._seal = inserting, committing, answering
+    seal.BatchSealer.insert, Database._commit, PublisherHandlers._seal = inserting, committing, answering
     _inside(seal, "sync_directory", "fsync", "before directory fsync")
     _around(seal, "sync_directory", after="after directory fsync")
 
