@@ -12,6 +12,7 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.control_service import IntervalView
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
+from jobpipe.jobs.supervision import reconciler
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins, plug_in_error
@@ -70,8 +71,8 @@ class Hourly:
 
     def has_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Wait until all that has changed so far was looked at: the thread that does it takes one after the other."""
-        marker, looked, look = ("no", "job"), [], self.server._scheduler._look_or_retry
-        monkeypatch.setattr(self.server._scheduler, "_look_or_retry", lambda key: (look(key), looked.append(key)))
+        marker, looked, look = ("no", "job"), [], self.server._scheduler._evaluate_or_retry
+        monkeypatch.setattr(self.server._scheduler, "_evaluate_or_retry", lambda key: (look(key), looked.append(key)))
         self.server._scheduler.wake(marker)
         eventually(lambda: marker in looked)
 
@@ -401,8 +402,9 @@ def test_stopped_and_resumed_before_it_has_ended(hourly: Hourly) -> None:
     hourly.settled("12:00-13:00 SUCCEEDED")
 
 
-def test_a_run_that_is_canceled_before_it_begins(hourly: Hourly) -> None:
+def test_a_run_that_is_canceled_before_it_begins(hourly: Hourly, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its job has processes that still end; the intervals after it are not forgotten."""
+    monkeypatch.setattr(reconciler, "LEAVE_SECONDS", 1e9)  # hours pass, and they end when the test says so
     hourly.submit()
     hourly.fire("13:00")
     worker, _ = hourly.work()
