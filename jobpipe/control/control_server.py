@@ -50,7 +50,7 @@ from jobpipe.jobs.storage.interval_store import shown_time
 from jobpipe.jobs.storage.job_rows import Event, JobRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
-from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.dependencies import LOST_SECONDS, Dependencies
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.spec_checks import without_bounds
@@ -61,7 +61,6 @@ from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 from jobpipe_registry.handler import RegisterServerHandler
 
 STOP_SECONDS = 60.0
-LOST_SECONDS = 10.0
 MOST_WAIT_SECONDS = 60.0
 CLOCKS_SECONDS = 60.0  # by which the clocks of two hosts may differ
 
@@ -124,12 +123,13 @@ class ControlServer(Control):
             admin = self._make_admin(self._config)
             stack.callback(admin.close)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
+            self._definitions = DefinitionCache(self._store, self._plugins)
             dependencies = Dependencies(
                 store=self._store,
                 jobs=jobs,
-                definitions=DefinitionCache(self._store, self._plugins),
+                definitions=self._definitions,
                 home=self._config.home,
-                roots=AllowedPaths.of(self._config, self._config_file),
+                untrusted=AllowedPaths.of(self._config, self._config_file).problems,
                 config_file=self._config_file,
                 stop_seconds=self._stop_seconds,
                 lost_seconds=self._lost_seconds,
@@ -137,8 +137,7 @@ class ControlServer(Control):
                 cleanup_added=self._cleanup.wake,
                 run_ended=lambda key: self._run_ended(key),
             )
-            self._definitions = dependencies.definitions
-            self._commands = PipelineCommands(self._store, dependencies.definitions)
+            self._commands = PipelineCommands(self._store, self._definitions)
             self._dispatcher = Dispatcher(dependencies)
             self._scheduler = self._make_scheduler(admin)
             schedules = self._schedule_views = ScheduleViews(self._store, self._scheduler)

@@ -38,9 +38,9 @@ from jobpipe.demo.demo_folder import (
 )
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples, flights_zip, require_user
 from jobpipe.errors import JobpipeError
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.foreground.foreground_run import last_lines, run_pipeline
 from jobpipe.jobs.foreground.progress_display import DisplayConsole
-from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted

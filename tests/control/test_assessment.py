@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -130,6 +131,25 @@ def test_every_combination_is_in_the_table_and_judged_as_it_says() -> None:
 def test_one_that_was_to_stop_has_not_failed_though_its_order_could_not_be_changed() -> None:
     said = Facts(launcher=LauncherAnswer.ENDED, lease=LeaseOf.NONE, end=EndOf.STOPPED, order=OrderOf.RUN, stopping=True)
     assert judge(said).state is JobState.STOPPED
+
+
+def test_what_fails_when_it_is_canceled_has_not_failed() -> None:
+    """A cluster ends Spark first, and then Python tells of a connection that is lost."""
+    said = Facts(launcher=LauncherAnswer.ENDED, lease=LeaseOf.NONE, end=EndOf.FAILED, order=OrderOf.STOP, stopping=True)
+    assert judge(said).state is JobState.FAILED
+    found = judge(replace(said, canceled=True))
+    assert (found.state, found.step, "repeated" in found.detail) == (JobState.CANCELED, Step.RECORD, True)
+
+
+def test_what_its_launcher_says_is_passed_on() -> None:
+    lost = Facts(launcher=LauncherAnswer.UNKNOWN, lease=LeaseOf.NONE, end=EndOf.NONE, order=OrderOf.RUN)
+    assert judge(lost).detail == "the launcher does not answer for it, and it has no lease; it may still run"
+    said = replace(lost, said="its log is on w1")
+    assert judge(said).detail == "its log is on w1, and it has no lease; it may still run"
+    waits = judge(replace(said, launcher=LauncherAnswer.RUNNING))
+    assert (waits.state, waits.detail) == (JobState.SUBMITTED, "its log is on w1")
+    ended = judge(replace(said, launcher=LauncherAnswer.ENDED, order=OrderOf.FENCE, exit_code=1))
+    assert ended.detail == "its process ended with code 1, without an end record; its log is on w1"
 
 
 def test_lost_is_never_called_failed() -> None:

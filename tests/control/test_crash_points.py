@@ -216,7 +216,7 @@ class ScriptServer:
             jobs=self.jobs,
             definitions=DefinitionCache(self.store, plugins),
             home=script.home,
-            roots=AllowedPaths([script.folder]),
+            untrusted=AllowedPaths([script.folder]).problems,
             config_file=None,
             stop_seconds=1000.0,
             lost_seconds=0.0,

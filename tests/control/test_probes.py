@@ -62,7 +62,7 @@ def make_probes(clock: Clock, launcher: Launcher) -> Probes:
         jobs=None,  # type: ignore[arg-type]
         definitions=None,  # type: ignore[arg-type]
         home=None,  # type: ignore[arg-type]
-        roots=None,  # type: ignore[arg-type]
+        untrusted=lambda pipeline: (),
         config_file=None,
         stop_seconds=60.0,
         lost_seconds=10.0,

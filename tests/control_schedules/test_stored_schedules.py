@@ -102,7 +102,7 @@ class Life:
                 jobs=unused,
                 definitions=definitions,
                 home=self.folder,
-                roots=unused,
+                untrusted=unused,
                 config_file=None,
                 stop_seconds=1.0,
                 lost_seconds=1.0,

@@ -14,9 +14,9 @@ from jobpipe.config import Config
 from jobpipe.demo import demo_run, run_demo
 from jobpipe.demo.demo_folder import HOME, marked_processes
 from jobpipe.demo.demo_paths import PIPELINE, flights_examples
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.foreground.foreground_run import RunResult
 from jobpipe.jobs.foreground.progress_display import open_display
-from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.launchers import local_launcher
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.loading.loader import load_pipeline

@@ -23,6 +23,7 @@ from jobpipe.errors import ConfigError, TopicNotFound
 from jobpipe.jobs.alerts.alert_queue import AlertQueue
 from jobpipe.jobs.foreground import foreground_run as foreground_module
 from jobpipe.jobs.foreground.foreground_alerts import ForegroundAlerts
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.foreground.foreground_run import (
     RunResult,
     _choose_jobs,
@@ -31,7 +32,6 @@ from jobpipe.jobs.foreground.foreground_run import (
     _this_process,
     last_lines,
 )
-from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.graph import graph_of
 from jobpipe.pipelines.model.job_states import JobState
@@ -232,11 +232,33 @@ class Job:
     def join(self, seconds: float) -> None:
         self.told.append("join")
 
-    def block(self, why: str | None) -> None:
-        pass
-
     def __getattr__(self, name: str) -> Any:
         return lambda: self.told.append(name)
+
+
+class Jobs:
+    """The jobs of a run."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self._jobs = {job.name: job for job in jobs}
+        self.names = tuple(self._jobs)
+        self.changed = threading.Event()
+
+    def ended(self, name: str) -> bool:
+        return self._jobs[name].ended
+
+    def view(self, name: str) -> JobView:
+        return self._jobs[name].view
+
+    def block(self, name: str, why: str | None) -> None:
+        pass
+
+    def join(self, seconds: float) -> None:
+        for job in self._jobs.values():
+            job.join(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: [getattr(job, name)() for job in self._jobs.values()]
 
 
 class Display:
@@ -264,7 +286,15 @@ def run(
             return {}
 
     told = alerts(pipeline) if seen is None else SimpleNamespace(update=lambda views, topics: seen.extend(views))
-    foreground = _Foreground(graph_of(pipeline), jobs, Admin(), display, timeout, told, clock=clock)  # type: ignore[arg-type]
+    foreground = _Foreground(
+        graph_of(pipeline),
+        Jobs(*jobs),
+        Admin(),
+        display,
+        timeout,
+        told,
+        clock=clock,  # type: ignore[arg-type]
+    )
     return foreground.run()
 
 
@@ -300,7 +330,7 @@ def test_dead_letters_of_the_run_are_counted(pipeline: Pipeline, monkeypatch: py
     jobs = [Job("publish", JobState.FINISHED)]
     told = alerts(pipeline)
     graph = graph_of(pipeline)
-    ran = _Foreground(graph, jobs, admin, Display(), None, told, ["flights"]).run()  # type: ignore[arg-type]
+    ran = _Foreground(graph, Jobs(*jobs), admin, Display(), None, told, ["flights"]).run()  # type: ignore[arg-type]
     (count,) = ran.dead_letters
     assert str(count) == "2 rows could not be processed and went to flights: jobpipe tail flights --from earliest"
     assert str(replace(count, rows=1)).startswith("1 row could not")
@@ -319,7 +349,7 @@ def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
     display = SimpleNamespace(show=lambda topics, jobs: shown.extend(jobs))
     jobs = [Job("publish", JobState.FINISHED), Job("report", JobState.FINISHED)]
     told = alerts(pipeline)
-    foreground = _Foreground(graph_of(pipeline), jobs, admin, display, None, told)  # type: ignore[arg-type]
+    foreground = _Foreground(graph_of(pipeline), Jobs(*jobs), admin, display, None, told)  # type: ignore[arg-type]
     foreground._poll()
     assert [(job.name, job.lag_rows) for job in shown] == [("publish", None), ("report", 12)]
 

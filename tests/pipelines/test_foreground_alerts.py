@@ -8,7 +8,7 @@ import pytest
 
 from jobpipe.jobs.alerts.alert_queue import Alert, AlertQueue
 from jobpipe.jobs.foreground.foreground_alerts import CLOSE_SECONDS, ForegroundAlerts
-from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.loading.spec_checks import left_out_by_run
 from jobpipe.pipelines.model.job_states import JobState

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from jobpipe.jobs.foreground import progress_display as module
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.foreground.progress_display import (
     DisplayConsole,
     LineDisplay,
@@ -20,7 +21,6 @@ from jobpipe.jobs.foreground.progress_display import (
     common_prefix,
     open_display,
 )
-from jobpipe.jobs.foreground.supervisor import JobView
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.model.job_states import JobState
 

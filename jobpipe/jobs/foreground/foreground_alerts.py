@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from jobpipe.jobs.alerts.alert_queue import Alert, AlertQueue
-from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.monitor.hysteresis import LagDetector, Threshold, lags_of
 from jobpipe.jobs.monitor.topic_poller import TopicView
 from jobpipe.pipelines.file.spec import AlertSpec

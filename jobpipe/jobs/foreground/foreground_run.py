@@ -28,8 +28,8 @@ from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RegistryUnavailable, SpoolError, TopicNotFound
 from jobpipe.jobs.alerts.alert_queue import AlertQueue
 from jobpipe.jobs.foreground.foreground_alerts import ForegroundAlerts
+from jobpipe.jobs.foreground.foreground_jobs import ForegroundJobs, JobView, RunContext
 from jobpipe.jobs.foreground.progress_display import ProgressDisplay, open_display
-from jobpipe.jobs.foreground.supervisor import JobView, RunContext, SupervisedJob
 from jobpipe.jobs.monitor.hysteresis import BlockedDetector
 from jobpipe.jobs.monitor.keep_serving import KeepServing
 from jobpipe.jobs.monitor.topic_poller import TopicPoller, TopicView
@@ -150,28 +150,27 @@ def run_pipeline(
         stack.callback(handler.shutdown)
         with map_registry_errors():
             registered = handler.jobs
-        setting = RunContext(
+        context = RunContext(
             pipeline=pipeline,
-            places=places,
+            names=names,
+            home=config.home,
             jobs=registered,
-            run=run,
             config=config_file,
             bounds=bounds,
             stop_seconds=stop_seconds,
             parent=_this_process(),
             environment=dict(environment or {}),
         )
-        jobs = [SupervisedJob(setting, pipeline.jobs[name]) for name in names]
+        jobs = stack.enter_context(ForegroundJobs(context))
         graph = graph_of(pipeline)
         display = stack.enter_context(open_display(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
         admin = stack.enter_context(Admin(config))
         names_of_topics = [node.name for node in graph.topics]
         alert_queue = AlertQueue(allowed=config.server_webhooks or ())
         alerts = stack.enter_context(ForegroundAlerts(pipeline, names_of_topics, alert_queue))
-        by_name = dict(zip(names, jobs, strict=True))
 
         def active(name: str) -> bool:
-            return name in by_name and not by_name[name].ended
+            return name in names and not jobs.ended(name)
 
         stack.enter_context(KeepServing(config, admin, lambda: graph.topics, active))
         dead = dict.fromkeys(filter(None, (dead_letters_of(pipeline, pipeline.jobs[name]) for name in names)))
@@ -223,7 +222,7 @@ class _Foreground:
     def __init__(
         self,
         graph: Graph,
-        jobs: Sequence[SupervisedJob],
+        jobs: ForegroundJobs,
         admin: Admin,
         display: ProgressDisplay,
         timeout: float | None,
@@ -234,6 +233,7 @@ class _Foreground:
         self._pipeline = graph.pipeline
         self._alerts = alerts
         self._blocked_detector: BlockedDetector[str] = BlockedDetector()
+        self._names = jobs.names
         self._jobs = jobs
         self._display = display
         self._timeout = timeout
@@ -241,9 +241,8 @@ class _Foreground:
         self._signals: SimpleQueue[tuple[signal.Signals, float] | None] = SimpleQueue()  # with when; None: no more
         self._first_at = 0.0  # when the first one came
         self._signal: signal.Signals | None = None
-        self._wake = threading.Event()
-        names = {job.view.name for job in jobs}
-        shown = [node.name for node in graph.topics if names & {*node.publishers, *node.readers}]
+        self._wake = jobs.changed
+        shown = [node.name for node in graph.topics if not {*node.publishers, *node.readers}.isdisjoint(jobs.names)]
         self._admin = admin
         self._poller = TopicPoller(admin, shown)
         self._dead_before = {topic: self._rows_in_spool(topic) for topic in dead_letters}
@@ -254,22 +253,20 @@ class _Foreground:
         began, late, ending = time.monotonic(), False, False
         with handled(SIGNALS, self._on_signal), self._handling_signals():
             try:
-                for job in self._jobs:
-                    job.start()
-                while not all(job.ended for job in self._jobs):
+                self._jobs.start()
+                while not all(ended := [self._jobs.ended(name) for name in self._names]):
                     late = late or (self._timeout is not None and time.monotonic() - began > self._timeout)
-                    over = any(job.view.state is not JobState.FINISHED for job in self._jobs if job.ended)
+                    done = [name for name, has in zip(self._names, ended, strict=True) if has]
+                    over = any(self._jobs.view(name).state is not JobState.FINISHED for name in done)
                     if not ending and (late or over):  # with a job that ended before its end others wait in vain
                         ending = True
-                        self._stop()
+                        self._jobs.stop()
                     self._poll()
                     self._wake.wait(POLL_SECONDS)
                     self._wake.clear()
             except BaseException:
-                for job in self._jobs:
-                    job.kill()
-                for job in self._jobs:
-                    job.join(KILL_SECONDS)
+                self._jobs.kill()
+                self._jobs.join(KILL_SECONDS)
                 raise
             self._poll(last=True)
         views = tuple(self._poller.views)
@@ -278,7 +275,7 @@ class _Foreground:
             for view in views
             if view.rows > self._dead_before.get(view.topic, view.rows)
         ]
-        return RunResult(tuple(job.view for job in self._jobs), self._signal, late, views, tuple(dead))
+        return RunResult(tuple(map(self._jobs.view, self._names)), self._signal, late, views, tuple(dead))
 
     def _poll(self, *, last: bool = False) -> None:
         self._poller.poll()
@@ -286,12 +283,11 @@ class _Foreground:
             self._poller.end(self._catalog)
         lags = self._lags()
         decided = self._blocked_detector.update(self._poller.views, self._publishers)
-        for job in self._jobs:
-            if job.view.name in decided:
-                job.block(decided[job.view.name])
-        self._alerts.update([job.view for job in self._jobs], self._poller.views)
+        for name, why in decided.items():
+            self._jobs.block(name, why)
+        views = [self._jobs.view(name) for name in self._names]
+        self._alerts.update(views, self._poller.views)
         with contextlib.suppress(OSError):  # the terminal is gone: the jobs end as its signal says
-            views = [job.view for job in self._jobs]
             views = [replace(view, lag_rows=lags.get(view.name)) for view in views]
             self._display.show(self._poller.views, views)
 
@@ -327,10 +323,6 @@ class _Foreground:
             pass
         return None
 
-    def _stop(self) -> None:
-        for job in self._jobs:
-            job.stop()
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # It interrupts the main thread anywhere, perhaps with a lock that stopping a job needs; put() waits for none.
         self._signals.put((signal.Signals(number), self._clock()))
@@ -352,8 +344,7 @@ class _Foreground:
             if self._signal is None:
                 self._signal, self._first_at = number, at
             again = at - self._first_at >= SAME_SECONDS
-            for job in self._jobs:
-                (job.kill if again else job.stop)()
+            (self._jobs.kill if again else self._jobs.stop)()
             self._wake.set()
 
 

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jobpipe.jobs.foreground.supervisor import JobView
+from jobpipe.jobs.foreground.foreground_jobs import JobView
 from jobpipe.jobs.monitor.topic_poller import SubscriptionView, TopicView
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted

@@ -45,10 +45,13 @@ class Store:
     """Typed access to one database. Methods may be called from any thread.
 
     Args:
+        path: of the file; None: it is in memory, and gone with this object.
         event_added: called after each change that added an event.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float], event_added: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, path: Path | None, clock: Callable[[], float], event_added: Callable[[], None] = lambda: None
+    ) -> None:
         self._database = ControlDatabase(path)
         self._clock = clock
         self._event_added = event_added

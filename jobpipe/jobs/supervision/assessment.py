@@ -76,7 +76,10 @@ class Facts:
         exit_code: with ENDED, None if the launcher does not know it.
         rebooted: the host that it ran on has booted since, so no process of it lives.
         stopping: it was to stop, whether the order could be changed or not.
+        canceled: it ended after the time that it had for a stop, when it was ended from outside. Clusters end Spark
+            first, and what Python then tells is no failure of the job.
         forced: a person says that it has ended.
+        said: what the launcher says besides, for people.
     """
 
     launcher: LauncherAnswer
@@ -86,7 +89,9 @@ class Facts:
     exit_code: int | None = None
     rebooted: bool = False
     stopping: bool = False
+    canceled: bool = False
     forced: bool = False
+    said: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +131,8 @@ def judge(facts: Facts) -> Assessment:
     if facts.end not in (EndOf.NONE, EndOf.OLDER):
         if facts.end is EndOf.STOPPED and facts.order is OrderOf.RUN and not facts.stopping:
             return Assessment(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
+        if facts.end is EndOf.FAILED and facts.canceled:
+            return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=KILLED_DETAIL)
         return Assessment(state=JobState(facts.end.value), step=Step.RECORD, free=free)
     launcher = facts.launcher
     if launcher is LauncherAnswer.UNKNOWN and facts.rebooted:
@@ -142,7 +149,7 @@ def judge(facts: Facts) -> Assessment:
         case LauncherAnswer.RUNNING:
             state = _BY_ORDER[facts.order]
             submitted = JobState.SUBMITTED if state is JobState.RUNNING else state
-            return Assessment(state=submitted, step=_order_missing(facts), detail=_waits_for(facts))
+            return Assessment(state=submitted, step=_order_missing(facts), detail=_waits_for(facts) or facts.said)
         case LauncherAnswer.ENDED:
             return _ended(facts, free)
         case LauncherAnswer.UNKNOWN:
@@ -185,13 +192,14 @@ def _ended(facts: Facts, free: bool) -> Assessment:
     elif code == REPLACED:
         state, error, detail = JobState.CANCELED, "Replaced", REPLACED_DETAIL
     else:
-        state, error, detail = JobState.FAILED, "", unrecorded(code)
+        state, error, detail = JobState.FAILED, "", "; ".join(filter(None, (unrecorded(code), facts.said)))
     return Assessment(state=state, step=Step.RECORD, free=free, error=error, detail=detail)
 
 
 def _lost(facts: Facts, free: bool) -> Assessment:
     if not facts.forced:
-        detail = "the launcher does not answer for it, and it has no lease; it may still run"
+        why = facts.said or "the launcher does not answer for it"
+        detail = f"{why}, and it has no lease; it may still run"
         return Assessment(state=JobState.LOST, step=_order_missing(facts), detail=detail)
     if facts.order in (*_FENCED, OrderOf.OTHER):
         detail = "it was lost, and an operator gave it up"

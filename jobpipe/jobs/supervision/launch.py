@@ -67,11 +67,12 @@ def start_attempt(
     key = (job.pipeline, job.name)
     found = dependencies.jobs.state(*key)
     if found.lease is not None:
-        if not _has_died(found.lease):
+        if _has_died(found.lease):
+            dependencies.jobs.evict_lease(*key, found.lease.instance)
+            return LaunchResult.AGAIN, ""
+        if run.attempts or not dependencies.takes_over:
             who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
             return LaunchResult.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
-        dependencies.jobs.evict_lease(*key, found.lease.instance)
-        return LaunchResult.AGAIN, ""
     # Attempts from before a retry do not count: other runs of the job may have come in between.
     if run.attempts > run.before and found.order is not None and found.order.run != run.id:
         return LaunchResult.REPLACED, ""
@@ -134,6 +135,7 @@ def _launch(
                 "storage": places.storage(pipeline, attempt.job),
                 "config": None if launcher.cluster else dependencies.config_file,
                 "stop_seconds": dependencies.stop_seconds,
+                "parent": None if launcher.cluster else dependencies.parent,
                 "report": None if launcher.cluster else report,
             }
         ).write(snapshot)
@@ -146,7 +148,7 @@ def _launch(
                 snapshot=snapshot,
                 log=places.log(attempt.job),
                 folder=pipeline.folder,
-                environment={},
+                environment=dependencies.environment,
                 configuration=pipeline.configuration(pipeline.jobs[attempt.job]),
             )
         )

@@ -75,7 +75,9 @@ def facts_of(
         exit_code=exit_code,
         rebooted=has_rebooted(attempt.holder),
         stopping=attempt.stop_by is not None,
+        canceled=own is not None and attempt.stop_by is not None and own.at >= attempt.stop_by,
         forced=forced,
+        said="" if status is None else status.detail,
     )
 
 

@@ -9,7 +9,7 @@ from jobpipe.jobs.storage.job_rows import AttemptRow
 from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.launch import make_launcher
 from jobpipe.jobs.supervision.observations import process_status
-from jobpipe.jobs.workloads.progress_reports import read_report
+from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.plugins.api import Launcher, LaunchState, LaunchStatus
 from jobpipe_registry.node_watch import Watch
@@ -100,10 +100,12 @@ class Probes:
         """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
         if self._answered is not None and self._answered.exit_code is not None:
             return self._answered.exit_code
-        report = read_report(
-            PipelinePaths.of(self._dependencies.home, attempt.pipeline).report(attempt.job, attempt.number)
-        )
-        return None if report is None else report.exit_code
+        return self.report(attempt).exit_code
+
+    def report(self, attempt: AttemptRow) -> Report:
+        """Return the last report of an attempt on this host, an empty one if there is none."""
+        places = PipelinePaths.of(self._dependencies.home, attempt.pipeline)
+        return read_report(places.report(attempt.job, attempt.number)) or Report()
 
     def ask_to_stop(self, attempt: AttemptRow) -> None:
         """Ask an attempt to stop without the registry, once, if its launcher can."""

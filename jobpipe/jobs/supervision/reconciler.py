@@ -201,7 +201,7 @@ class JobReconciler:
         try:
             pipeline = self._dependencies.definitions.get(self.key[0], version)
             try:
-                untrusted = list(self._dependencies.roots.problems(pipeline))
+                untrusted = list(self._dependencies.untrusted(pipeline))
             except OSError as error:  # of a file system that may answer again
                 why = f"waiting until {error.filename} can be looked at ({error.strerror})"
                 self._transitions.set_state(run, run.state, why)
@@ -282,8 +282,9 @@ class JobReconciler:
         jobs = self._dependencies.jobs
         match assessment.step:
             case Step.RECORD:
-                code = self._probes.exit_code_of(attempt)
-                self._transitions.record(assessment, run, attempt, end_of(attempt, records), code)
+                code, report = self._probes.exit_code_of(attempt), self._probes.report(attempt)
+                self._dependencies.attempt_ended(self.key, report)
+                self._transitions.record(assessment, run, attempt, end_of(attempt, records), report, code)
                 self._note_confirmed()
                 return 0.0
             case Step.FENCE:
@@ -312,7 +313,7 @@ class JobReconciler:
             blocked = self._blocked
             if not self._room_is_known and run.state is JobState.BLOCKED:
                 blocked = run.detail
-        if state is JobState.RUNNING and blocked is not None:
+        if state is JobState.RUNNING and blocked is not None and run.state in (JobState.RUNNING, JobState.BLOCKED):
             state, detail = JobState.BLOCKED, blocked
         if state in (JobState.SUBMITTED, JobState.RUNNING) and attempt.stop_by is not None:
             state = JobState.STOPPING

@@ -12,6 +12,7 @@ from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, RunRow
 from jobpipe.jobs.supervision.assessment import Assessment
 from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.restart_policy import RestartPolicy
+from jobpipe.jobs.workloads.progress_reports import Report
 from jobpipe.pipelines.file.spec import RestartSpec
 from jobpipe.pipelines.model.job_states import FOLLOWING, DesiredState, JobState
 from jobpipe_registry.job_records import EndRecord
@@ -52,12 +53,22 @@ class JobTransitions:
         self._changed = changed
 
     def record(
-        self, assessment: Assessment, run: RunRow, attempt: AttemptRow, end: EndRecord | None, exit_code: int | None
+        self,
+        assessment: Assessment,
+        run: RunRow,
+        attempt: AttemptRow,
+        end: EndRecord | None,
+        report: Report,
+        exit_code: int | None,
     ) -> None:
-        """Store how an attempt ended, and what follows; then only is its end record removed."""
+        """Store how an attempt ended, and what follows; then only is its end record removed.
+
+        Args:
+            end: the record that it left; without one ``report`` says what it has done, if it ran on this host.
+        """
         dependencies = self._dependencies
         now, state = dependencies.clock(), assessment.state or JobState.FAILED
-        ended = now if end is None else min(now, end.at)
+        ended, done = now if end is None else min(now, end.at), report if end is None else end
         error, detail = assessment.error, assessment.detail
         if end is not None:
             error = end.error
@@ -75,11 +86,11 @@ class JobTransitions:
                 error=error,
                 detail=detail,
                 exit_code=exit_code,
-                batches=0 if end is None else end.batches,
-                rows=0 if end is None else end.rows,
+                batches=done.batches,
+                rows=done.rows,
             )
-            if end is not None:
-                run = replace(run, batches=run.batches + end.batches, rows=run.rows + end.rows)
+            if done.batches or done.rows:
+                run = replace(run, batches=run.batches + done.batches, rows=run.rows + done.rows)
                 dependencies.store.change_run(run.id, batches=run.batches, rows=run.rows)
             self._decide_next(state, error, detail, run, attempt, ended, started=assessment.started)
         self._changed()

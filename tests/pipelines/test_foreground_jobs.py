@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from jobpipe.errors import ConfigError
-from jobpipe.jobs.foreground import supervisor
-from jobpipe.jobs.foreground.supervisor import JobView, RunContext, SupervisedJob
-from jobpipe.jobs.supervision import restart_policy
+from jobpipe.jobs.foreground import foreground_jobs
+from jobpipe.jobs.foreground.foreground_jobs import ForegroundJobs, JobView, RunContext
+from jobpipe.jobs.supervision import circuit_breaker, probes, reconciler, restart_policy, transitions
 from jobpipe.jobs.supervision.restart_policy import RestartPolicy
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot
@@ -98,6 +99,27 @@ class Away:
         return answered
 
 
+class SupervisedJob:
+    """The job of a run in the foreground."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.jobs = ForegroundJobs(context)
+        self.start, self.kill, self.join = self.jobs.start, self.jobs.kill, self.jobs.join
+        self.stop = self.jobs.stop
+        self.close = lambda: self.jobs.__exit__(None, None, None)
+
+    @property
+    def view(self) -> JobView:
+        return self.jobs.view("report")
+
+    @property
+    def ended(self) -> bool:
+        return self.jobs.ended("report")
+
+    def block(self, why: str | None) -> None:
+        self.jobs.block("report", why)
+
+
 class World:
     """A supervised job, its registry, and the attempts that act in it."""
 
@@ -107,11 +129,12 @@ class World:
         self.jobs = Away(self.session().jobs)
         self.launcher = Fake()
         pipeline = loaded(write(FILE))
+        self.places = PipelinePaths.of(home, "flights")
         self.context = RunContext(
             pipeline=replace(pipeline, launcher=replace(pipeline.launcher, plugin=self.launcher)),
-            places=PipelinePaths.of(home, "flights"),
+            names=["report"],
+            home=home,
             jobs=self.jobs,  # type: ignore[arg-type]
-            run="r1",
             config=None,
             stop_seconds=DEADLINE,
             parent=ParentProcess(pid=4711, started=1.5e9, ticks=1),
@@ -127,7 +150,7 @@ class World:
 
     def start(self, **context: Any) -> SupervisedJob:
         self.context = replace(self.context, **context)
-        self.job = SupervisedJob(self.context, self.context.pipeline.jobs["report"])
+        self.job = SupervisedJob(self.context)
         self.job.start()
         return self.job
 
@@ -156,24 +179,28 @@ class World:
 
     def end(self) -> JobView:
         assert self.job is not None
-        self.job.join(DEADLINE)
-        assert self.job.ended
+        assert self.job.join(DEADLINE)
         return self.job.view
 
     def close(self) -> None:
         self.jobs.away.clear()
         if self.job is not None:
             self.job.kill()
-            self.job.join(DEADLINE)
-            assert self.job.ended
+            assert self.job.join(DEADLINE)
+            self.job.close()
         for handler in self.handlers:
             handler.shutdown()
 
 
 @pytest.fixture
 def world(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "RETRY_SECONDS", 0.02)
+    for module in (reconciler, transitions):
+        monkeypatch.setattr(module, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(reconciler, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(circuit_breaker, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(foreground_jobs, "_new_run", lambda: "r1")
+    for module in (reconciler, probes):
+        monkeypatch.setattr(module, "make_launcher", lambda pipeline, run: pipeline.launcher.plugin)
     found = World(write, tmp_path / "home")
     yield found
     found.close()
@@ -184,12 +211,12 @@ def test_a_job_that_finishes(world: World) -> None:
     attempt = world.attempt()
     assert (attempt.pipeline, attempt.job, attempt.run, attempt.number) == ("flights", "report", "r1", 1)
     assert attempt.environment == {"MORE": "given"}
-    assert attempt.log == world.context.places.log("report") == job.view.log
+    assert attempt.log == world.places.log("report") == job.view.log
     assert world.order == Order("r1", 1, "run")
     snapshot = Snapshot.read(attempt.snapshot)
     assert (snapshot.job, snapshot.run, snapshot.attempt) == ("report", "r1", 1)
     assert (snapshot.parent, snapshot.stop_seconds) == (world.context.parent, DEADLINE)
-    assert snapshot.storage == world.context.places.storage(world.context.pipeline, "report")
+    assert snapshot.storage == world.places.storage(world.context.pipeline, "report")
     view = world.wait(JobState.SUBMITTED)
     assert (view.attempt, view.attempts, view.detail) == (1, 1, "")
 
@@ -205,7 +232,7 @@ def test_a_job_that_finishes(world: World) -> None:
 
 
 def test_a_job_that_was_not_started_has_not_ended(world: World) -> None:
-    job = SupervisedJob(world.context, world.context.pipeline.jobs["report"])
+    job = SupervisedJob(world.context)
     assert not job.ended
     assert (job.view.state, job.view.seconds, job.view.attempt) == (JobState.SUBMITTED, 0.0, 0)
     job.join(0.0)
@@ -228,7 +255,7 @@ def test_after_failures_come_attempts_with_rising_numbers(world: World) -> None:
     view = world.end()
     assert (view.state, view.detail) == (JobState.FAILED, "OSError (topic a)")
     assert (view.attempt, view.attempts, view.batches, view.rows) == (3, 3, 6, 30)
-    assert list(world.context.places.snapshot("report", 1).parent.iterdir()) == []
+    assert list(world.places.snapshot("report", 1).parent.iterdir()) == []
 
 
 def test_a_job_is_starting_until_it_has_reported_that_its_work_begins(world: World) -> None:
@@ -278,6 +305,20 @@ def test_numbers_go_on_after_other_runs(world: World) -> None:
     assert world.job.view.attempts == 1
 
 
+def test_it_takes_the_job_from_a_run_that_is_under_way(world: World) -> None:
+    """Of a server, or of another host: that one hears of the order and ends; until then ours waits for the lease."""
+    world.jobs.set_order(*JOB, Order("r0", 4, "run"), -1)
+    other = world.session()
+    other.jobs.take_lease(*JOB, Lease("r0", 4, "host", 4711, 1.5e9, "a"), lambda why: None)
+    job = world.start()
+    assert world.attempt().number == 5
+    assert world.order == Order("r1", 5, "run")
+    eventually(lambda: "waits for the lease" in job.view.detail)
+    other.jobs.release_lease(*JOB, EndRecord("r0", 4, "CANCELED", 1.5e9))
+    world.leave(world.run(5), 5, "FINISHED", 0)
+    assert world.end().state is JobState.FINISHED
+
+
 def test_the_end_record_of_another_run_says_nothing_of_ours(world: World) -> None:
     world.jobs.set_order(*JOB, Order("r0", 1, "run"), -1)
     handler = world.session()
@@ -285,9 +326,9 @@ def test_the_end_record_of_another_run_says_nothing_of_ours(world: World) -> Non
     handler.jobs.release_lease(*JOB, EndRecord("r0", 1, "FINISHED", 1.5e9, batches=7))
     world.start()
     assert world.attempt().number == 2
-    assert world.jobs._jobs.state(*JOB).end is None
+    eventually(lambda: world.jobs._jobs.state(*JOB).end is None)
     world.launcher.end(2, 1)
-    assert world.attempt().number == 3
+    assert world.attempt().number == 4  # 3 was ordered so that attempt 2 cannot begin any more
 
 
 def test_replaced_by_another_run(world: World) -> None:
@@ -320,8 +361,8 @@ def test_without_an_end_record_it_is_started_again(world: World, code: int | Non
     world.start(pipeline=replace(world.context.pipeline, spec=spec.model_copy(update={"restart": restart})))
     assert world.attempt().number == 1
     world.launcher.end(1, code)
-    assert world.attempt().number == 2
-    world.launcher.end(2, code)
+    assert world.attempt().number == 3
+    world.launcher.end(3, code)
     view = world.end()
     assert (view.state, view.detail) == (JobState.FAILED, f"its process {how}, without an end record")
 
@@ -386,11 +427,12 @@ def test_a_stop_before_it_has_the_lease(world: World) -> None:
 
 
 def test_a_stop_before_it_was_started(world: World) -> None:
-    job = SupervisedJob(world.context, world.context.pipeline.jobs["report"])
+    job = SupervisedJob(world.context)
     world.job = job
     job.stop()
     job.start()
     assert (world.end().state, world.order) == (JobState.STOPPED, None)
+    assert job.view.attempts == 0
 
 
 def test_a_failure_after_a_stop_is_not_repeated(world: World) -> None:
@@ -406,26 +448,30 @@ def test_a_failure_after_a_stop_is_not_repeated(world: World) -> None:
 def test_a_stop_that_is_not_heeded(world: World) -> None:
     job = world.start(stop_seconds=0.05)
     world.attempt()
-    world.run(1)
+    handler = world.run(1)
     job.stop()
+    eventually(lambda: world.launcher.canceled)
+    handler.shutdown()
     view = world.end()
-    assert (view.state, world.launcher.canceled) == (JobState.CANCELED, ["1"])
+    assert (view.state, set(world.launcher.canceled)) == (JobState.CANCELED, {"1"})
     assert "repeated" in view.detail
 
 
-def test_a_failure_that_a_process_outlives_stays_one(world: World) -> None:
+def test_a_failure_by_which_a_canceled_one_ends_is_none(world: World) -> None:
     job = world.start(stop_seconds=0.05)
     world.attempt()
-    world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", 1.5e9, error="OSError"))
-    eventually(lambda: world.job is not None and world.job._records is not None and world.job._records.end is not None)
+    handler = world.run(1)
     job.stop()
+    eventually(lambda: world.launcher.canceled)
+    handler.jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", time.time(), error="Py4JError"))
     view = world.end()
-    assert (view.state, view.detail, world.launcher.canceled) == (JobState.FAILED, "OSError", ["1"])
+    assert view.state is JobState.CANCELED
+    assert "repeated" in view.detail
 
 
 def test_a_process_that_lives_on_after_its_end_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a thread of the user's that is not a daemon."""
-    monkeypatch.setattr(supervisor, "LEFT_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "LEAVE_SECONDS", 0.05)
     world.start()
     world.attempt()
     world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FINISHED", 1.5e9))
@@ -434,7 +480,6 @@ def test_a_process_that_lives_on_after_its_end_is_killed(world: World, monkeypat
 
 def test_what_an_attempt_reports(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its counts while it runs; at its end why it failed, in the error's own words."""
-    monkeypatch.setattr(supervisor, "REPORT_SECONDS", 0.02)
     job = world.start()
     reporter = Reporter(Snapshot.read(world.attempt().snapshot).report)
     handler = world.run(1)
@@ -443,7 +488,7 @@ def test_what_an_attempt_reports(world: World, monkeypatch: pytest.MonkeyPatch) 
     reporter.report(3, 30, "ValueError: no amount")
     world.leave(handler, 1, "FAILED", 1, error="ValueError", place="stage 2", batches=3, rows=30)
     world.attempt()
-    reporter = Reporter(world.context.places.report("report", 2))
+    reporter = Reporter(world.places.report("report", 2))
     handler = world.run(2)
     reporter.report(1, 5)
     eventually(lambda: (job.view.batches, job.view.rows) == (4, 35))
@@ -452,13 +497,13 @@ def test_what_an_attempt_reports(world: World, monkeypatch: pytest.MonkeyPatch) 
     view = world.end()
     assert (view.detail, view.cause) == ("SchemaMismatch: no column b (stage 2)", "SchemaMismatch: no column b")
     assert (view.batches, view.rows) == (4, 35)
-    assert list(world.context.places.report("report", 2).parent.iterdir()) == []
+    assert list(world.places.report("report", 2).parent.iterdir()) == []
 
 
 def test_what_a_killed_attempt_has_reported_counts(world: World) -> None:
     job = world.start()
     world.attempt()
-    Reporter(world.context.places.report("report", 1)).report(2, 20)
+    Reporter(world.places.report("report", 1)).report(2, 20)
     world.launcher.end(1, KILLED)
     world.attempt()
     assert (job.view.batches, job.view.rows) == (2, 20)
@@ -478,14 +523,16 @@ def test_the_wait_for_the_lease_is_no_running(world: World, monkeypatch: pytest.
 def test_kill_does_not_wait(world: World) -> None:
     job = world.start()
     world.attempt()
-    world.run(1)
+    handler = world.run(1)
     job.kill()
-    assert (world.end().state, world.launcher.canceled) == (JobState.CANCELED, ["1"])
+    eventually(lambda: world.launcher.canceled)
+    handler.shutdown()
+    assert (world.end().state, set(world.launcher.canceled)) == (JobState.CANCELED, {"1"})
 
 
 def test_a_process_that_cannot_be_killed_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher is asked now and then, not all the time."""
-    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(reconciler, "POLL_SECONDS", 0.2)
     world.launcher.heeds = 10**9
     job = world.start()
     world.attempt()
@@ -563,8 +610,8 @@ def test_the_registry_is_away_at_the_end(world: World) -> None:
 def test_a_launcher_that_cannot_start_it_now(world: World) -> None:
     world.launcher.fails = [OSError("no more processes")]
     world.start()
-    assert world.attempt().number == 2
-    assert [each.name for each in world.context.places.snapshot("report", 1).parent.iterdir()] == ["report-2.json"]
+    assert world.attempt().number == 3
+    assert [each.name for each in world.places.snapshot("report", 1).parent.iterdir()] == ["report-3.json"]
 
 
 def test_a_launcher_that_never_will(world: World) -> None:
@@ -579,12 +626,12 @@ def test_a_launcher_that_never_will(world: World) -> None:
 
 
 def test_a_launcher_with_a_bug(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.launcher.fails = [ZeroDivisionError("a bug")]
+    world.launcher.fails = [ZeroDivisionError("a bug") for _ in range(3)]
     world.start()
     view = world.end()
-    assert (view.state, view.detail) == (JobState.FAILED, "ZeroDivisionError: a bug")
-    assert "ZeroDivisionError" in caplog.text
-    assert list(world.context.places.snapshot("report", 1).parent.iterdir()) == []
+    assert (view.state, view.detail) == (JobState.FAILED, "it cannot be started: a bug")
+    assert "a bug" in caplog.text
+    assert list(world.places.snapshot("report", 1).parent.iterdir()) == []
 
 
 def test_a_topic_without_room(world: World) -> None:
@@ -593,13 +640,11 @@ def test_a_topic_without_room(world: World) -> None:
     job.block("topic flights has no room")
     assert job.view.state is JobState.SUBMITTED  # it does not run yet
     handler = world.run(1)
-    world.wait(JobState.RUNNING)
-    job.block("topic flights has no room")
-    job.block("topic flights has no room")
-    assert (job.view.state, job.view.detail) == (JobState.BLOCKED, "topic flights has no room")
+    assert world.wait(JobState.BLOCKED).detail == "topic flights has no room"
     job.block(None)
-    assert (job.view.state, job.view.detail) == (JobState.RUNNING, "")
+    assert world.wait(JobState.RUNNING).detail == ""
     job.block("topic flights has no room")
+    world.wait(JobState.BLOCKED)
     world.leave(handler, 1, "FINISHED", 0)
     assert world.end().state is JobState.FINISHED
     job.block("topic flights has no room")
@@ -612,11 +657,11 @@ def test_no_state_follows_that_may_not(world: World, caplog: pytest.LogCaptureFi
     world.attempt()
     world.launcher.end(1, KILLED)
     world.attempt()
-    handler = world.run(2)
-    world.wait(JobState.RUNNING)
     job.block("no room")
+    handler = world.run(3)
+    world.wait(JobState.BLOCKED)
     job.stop()
     world.wait(JobState.STOPPING)
-    world.leave(handler, 2, "STOPPED", 0)
+    world.leave(handler, 3, "STOPPED", 0)
     world.end()
     assert "does not follow" not in caplog.text

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jobpipe.errors import LauncherUnavailable, NotAuthorized
-from jobpipe.jobs.foreground import supervisor
-from jobpipe.jobs.supervision import submission_retry
+from jobpipe.jobs.foreground import foreground_jobs
+from jobpipe.jobs.supervision import reconciler, transitions
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import NotOrdered
-from tests.pipelines.test_supervisor import JOB, Fake, World, world
+from tests.pipelines.test_foreground_jobs import JOB, Fake, World, world
 from tests.pipelines.waiting import DEADLINE, eventually
 
 __all__ = ["world"]
@@ -46,9 +47,9 @@ class Cluster(Fake):
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.pipelines.test_supervisor.Fake", Cluster)
-    monkeypatch.setattr(submission_retry, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "LEFT_SECONDS", 0.2)
+    monkeypatch.setattr("tests.pipelines.test_foreground_jobs.Fake", Cluster)
+    monkeypatch.setattr(transitions, "RETRY_MOST_SECONDS", 0.04)
+    monkeypatch.setattr(reconciler, "LEAVE_SECONDS", 0.2)
 
 
 def launcher(world: World) -> Cluster:
@@ -70,45 +71,31 @@ def test_of_this_host_a_driver_elsewhere_gets_nothing(world: World, tmp_path: Pa
 
 
 def test_a_master_that_is_away_is_no_failed_attempt(world: World) -> None:
-    """None was started, so the number stays."""
+    """None was started, which counts as no failure; and whatever the master has started all the same cannot begin."""
     world.launcher.fails = [away() for _ in range(5)]  # restart.max-attempts is 3
     job = world.start()
-    assert eventually(lambda: "the master is away" in job.view.detail or job.view.state is JobState.RUNNING)
-    assert world.attempt().number == 1
-    world.leave(world.run(1), 1, "FINISHED", 0)
-    view = world.end()
-    assert (view.state, view.attempt, view.attempts) == (JobState.FINISHED, 1, 1)
-
-
-def test_a_lost_answer_starts_no_second_driver(world: World) -> None:
-    """The next attempt is ordered: the driver that was perhaps started cannot take the lease."""
-    world.launcher.fails = [away(perhaps_started=True)]
-    world.start()
-    assert world.attempt().number == 2
-    assert world.order == Order("r1", 2, "run")
+    assert eventually(lambda: "the master is away; trying again" in job.view.detail)
+    number = world.attempt().number
     with pytest.raises(NotOrdered):
         world.session().jobs.take_lease(*JOB, Lease("r1", 1, "host", 4711, 1.5e9, "a"), lambda why: None)
-    world.leave(world.run(2), 2, "FINISHED", 0)
-    view = world.end()
-    assert (view.state, view.attempt, view.attempts) == (JobState.FINISHED, 2, 1)
+    world.leave(world.run(number), number, "FINISHED", 0)
+    assert world.end().state is JobState.FINISHED
 
 
-def test_a_driver_that_has_the_lease_hears_of_the_next(world: World) -> None:
+def test_a_driver_whose_start_was_not_confirmed_is_known_by_its_lease(world: World) -> None:
     """It was started, and the answer was lost."""
-    started, orders = world.session(), list[Order | None]()
-    submit = world.launcher.submit
+    started = world.session()
 
     def submitted_in_silence(attempt: Attempt) -> str:
-        if attempt.number > 1:
-            return submit(attempt)
         started.jobs.take_lease(*JOB, Lease("r1", 1, "host", 4711, 1.5e9, "a"), lambda why: None)
-        started.jobs.watch(*JOB, lambda state: orders.append(state.order))
         raise away(perhaps_started=True)
 
     world.launcher.submit = submitted_in_silence  # type: ignore[method-assign]
     world.start()
-    assert world.attempt().number == 2
-    eventually(lambda: orders[-1] == Order("r1", 2, "run"))
+    world.wait(JobState.RUNNING)
+    started.jobs.release_lease(*JOB, EndRecord("r1", 1, "FINISHED", 1.5e9, rows=3))
+    view = world.end()
+    assert (view.state, view.rows, view.attempts) == (JobState.FINISHED, 3, 1)
 
 
 def test_a_stop_while_the_master_is_away(world: World) -> None:
@@ -119,7 +106,7 @@ def test_a_stop_while_the_master_is_away(world: World) -> None:
     job.stop()
     view = world.end()
     assert view.state is JobState.STOPPED
-    assert world.order == Order("r1", view.attempt, "stop")
+    assert world.order == Order("r1", view.attempt + 1, "stop")  # no attempt can begin any more
 
 
 def test_a_stop_while_the_registry_is_away_as_well(world: World) -> None:
@@ -137,7 +124,7 @@ def test_a_stop_while_the_registry_is_away_as_well(world: World) -> None:
     jobs.away.clear()
     view = world.end()
     assert (view.state, view.attempt) == (JobState.STOPPED, 1)
-    assert world.order == Order("r1", 1, "stop")
+    assert world.order == Order("r1", 2, "stop")
 
 
 def test_a_token_that_is_refused_is_final(world: World) -> None:
@@ -152,7 +139,7 @@ def test_a_token_that_is_refused_is_final(world: World) -> None:
 
 
 def test_with_the_lease_it_runs_whatever_the_master_says(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.1)
+    monkeypatch.setattr(foreground_jobs, "LOST_SECONDS", 0.1)
     world.start()
     world.attempt()
     handler = world.run(1)
@@ -168,14 +155,14 @@ def test_with_the_lease_it_runs_whatever_the_master_says(world: World, monkeypat
 
 
 def test_without_a_lease_it_is_lost_and_not_started_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.1)
+    monkeypatch.setattr(foreground_jobs, "LOST_SECONDS", 0.1)
     world.start()
     world.attempt()
     handler = world.run(1)
     world.wait(JobState.RUNNING)
     launcher(world).away = True
     handler.shutdown()
-    assert world.wait(JobState.LOST).detail == "the master is away"
+    assert world.wait(JobState.LOST).detail == "the master is away, and it has no lease; it may still run"
     assert world.launcher.submitted.empty()
     again = world.run(1)  # it was cut off from the registry
     world.wait(JobState.RUNNING)
@@ -183,7 +170,7 @@ def test_without_a_lease_it_is_lost_and_not_started_again(world: World, monkeypa
     world.wait(JobState.LOST)
     launcher(world).away = False
     world.launcher.end(1, None)  # the master is there again, and knows
-    assert world.attempt().number == 2
+    assert world.attempt().number == 3
 
 
 def test_a_driver_that_does_not_end_after_its_record(world: World) -> None:
@@ -225,11 +212,11 @@ def test_a_stop_reaches_the_driver_while_the_master_is_away(world: World) -> Non
     job.stop()
     eventually(lambda: world.order == Order("r1", 1, "stop"))
     world.leave(handler, 1, "STOPPED", 0)
-    view = world.end()
-    assert (view.state, world.launcher.canceled) == (JobState.STOPPED, [])
+    assert world.end().state is JobState.STOPPED
 
 
-def test_canceled_while_nobody_can_say_whether_it_runs(world: World) -> None:
+def test_canceled_while_nobody_can_say_whether_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreground_jobs, "GIVE_UP_SECONDS", 0.5)
     job = world.start()
     world.attempt()
     world.run(1)
@@ -240,7 +227,7 @@ def test_canceled_while_nobody_can_say_whether_it_runs(world: World) -> None:
     job.kill()
     view = world.end()
     assert view.state is JobState.LOST
-    assert view.detail == "it is not known whether it has ended: the master is away"
+    assert view.detail == "it is not known whether it has ended"
     assert set(world.launcher.canceled) == {"1"}
 
 
@@ -252,6 +239,7 @@ def test_a_driver_that_tells_of_its_canceled_spark(world: World) -> None:
     world.wait(JobState.RUNNING)
     job.kill()
     eventually(lambda: world.launcher.canceled)
-    world.leave(handler, 1, "FAILED", 1, error="Py4JNetworkError")
+    handler.jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", time.time(), error="Py4JNetworkError"))
+    world.launcher.end(1, 1)
     view = world.end()
     assert (view.state, "repeated" in view.detail) == (JobState.CANCELED, True)
