@@ -1,6 +1,6 @@
 """The map of modules: ``python -m tests.module_map`` writes it into docs/design.md and docs/modules.md.
 
-A room is a folder of modules. What is said of rooms and modules is the first line of their docstrings.
+What is said of packages and modules is the first line of their docstrings.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from tests.pages import ROOT
 
 DESIGN = ROOT / "docs" / "design.md"
 MODULES = ROOT / "docs" / "modules.md"
-BEGIN, END = "<!-- rooms: printed by python -m tests.module_map -->\n", "<!-- end of rooms -->\n"
+BEGIN, END = "<!-- packages: printed by python -m tests.module_map -->\n", "<!-- end of packages -->\n"
 HEAD = """# Modules
 
-Every room and every module, by the first line of its docstring. [design.md](design.md) says how they work together.
+Every package and every module, by the first line of its docstring. [design.md](design.md) says how they work together.
 This page is printed from the tree: `python -m tests.module_map`.
 """
 
 
-def rooms() -> Iterator[Path]:
+def packages() -> Iterator[Path]:
     """Yield the folders of modules, those of jobpipe first, parents before their children."""
     for base in (ROOT / "jobpipe", ROOT / "registry" / "jobpipe_registry"):
         yield from sorted({path.parent for path in base.rglob("*.py")})
 
 
-def modules_of(room: Path) -> list[Path]:
-    """Return a room's modules in the order of their names."""
-    return sorted(path for path in room.glob("*.py") if path.name != "__init__.py")
+def modules_of(package: Path) -> list[Path]:
+    """Return a package's modules in the order of their names."""
+    return sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
 
 
 def first_line(module: Path) -> str:
@@ -38,29 +38,29 @@ def first_line(module: Path) -> str:
     return text.partition("\n")[0].replace("``", "`").replace("|", "\\|").removesuffix(".")
 
 
-def rooms_table() -> str:
-    """Return the table of rooms."""
+def packages_table() -> str:
+    """Return the table of packages."""
     rows = [
-        f"| `{room.relative_to(ROOT)}` | {first_line(room / '__init__.py')} | {len(modules_of(room))} |"
-        for room in rooms()
+        f"| `{package.relative_to(ROOT)}` | {first_line(package / '__init__.py')} | {len(modules_of(package))} |"
+        for package in packages()
     ]
-    return "\n".join(["| room | what is in it | modules |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join(["| package | what is in it | modules |", "|---|---|---|", *rows]) + "\n"
 
 
 def modules_page() -> str:
     """Return the page of all modules."""
     parts = [HEAD]
-    for room in rooms():
-        rows = [f"| `{module.name}` | {first_line(module)} |" for module in modules_of(room)]
+    for package in packages():
+        rows = [f"| `{module.name}` | {first_line(module)} |" for module in modules_of(package)]
         table = "\n".join(["| module | what is in it |", "|---|---|", *rows, ""]) if rows else ""
-        parts.append(f"## {room.relative_to(ROOT)}\n\n{first_line(room / '__init__.py')}.\n\n{table}")
+        parts.append(f"## {package.relative_to(ROOT)}\n\n{first_line(package / '__init__.py')}.\n\n{table}")
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def design_page(page: str) -> str:
-    """Return docs/design.md with the table of rooms as the tree has it."""
+    """Return docs/design.md with the table of packages as the tree has it."""
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{rooms_table()}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{packages_table()}\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ def test_a_file_name_stands_for_one_thing() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_a_room_can_be_taken_in_at_a_glance() -> None:
+def test_a_package_can_be_taken_in_at_a_glance() -> None:
     modules = Counter(path.parent.relative_to(ROOT).as_posix() for path in _modules() if path.name != "__init__.py")
-    assert {room: count for room, count in modules.items() if count > 12} == {}
+    assert {package: count for package, count in modules.items() if count > 12} == {}
 
 
 PARTS = {  # parts that every such project has, by the word that its people search for
