@@ -35,7 +35,7 @@ from jobpipe.operations.admin_operations import (
 from jobpipe.operations.flow_operations import ResetFlowRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.log.spools import has_spool
+from jobpipe.store.log.spool_folders import has_spool
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.store.spool.spool_files import is_topic
 from jobpipe.wire.wire_messages import Hello

@@ -18,7 +18,15 @@ from jobpipe.config import Config
 from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.discovery.topic_lookup import TopicLocator, from_records
 from jobpipe.errors import DataLoss, SpoolError, TopicNotFound, TopicOwned
-from jobpipe.store.log.spools import Spool, finish_removal, has_spool, is_set_aside, put_back, read_spool, set_aside
+from jobpipe.store.log.spool_folders import (
+    Spool,
+    finish_removal,
+    has_spool,
+    is_set_aside,
+    put_back,
+    read_spool,
+    set_aside,
+)
 from jobpipe.store.spool.host_folder import directories_of_log
 from jobpipe.store.spool.spool_files import check_topic
 from jobpipe_registry.process_identity import PidScope, start_ticks

@@ -11,16 +11,6 @@ from typing import Any
 import click
 
 import jobpipe
-from jobpipe.cli.bus.dead_letters_command import dead_letters
-from jobpipe.cli.bus.describe_command import describe
-from jobpipe.cli.bus.flow_command import flow
-from jobpipe.cli.bus.holds_command import holds
-from jobpipe.cli.bus.lag_command import lag
-from jobpipe.cli.bus.leases_command import leases
-from jobpipe.cli.bus.replay_command import replay
-from jobpipe.cli.bus.subscriptions_command import subscriptions
-from jobpipe.cli.bus.tail_command import tail
-from jobpipe.cli.bus.topics_command import topics
 from jobpipe.cli.common.broken_pipe import drop_output
 from jobpipe.cli.common.command_context import Settings, pass_settings
 from jobpipe.cli.common.exit_codes import EXIT_CODES, Exit, exit_of
@@ -38,6 +28,16 @@ from jobpipe.cli.pipeline.plugins_command import plugins
 from jobpipe.cli.pipeline.run_command import run
 from jobpipe.cli.pipeline.schedule_command import schedule
 from jobpipe.cli.pipeline.submit_command import COMMANDS as PIPELINE_COMMANDS
+from jobpipe.cli.topics.dead_letters_command import dead_letters
+from jobpipe.cli.topics.describe_command import describe
+from jobpipe.cli.topics.flow_command import flow
+from jobpipe.cli.topics.holds_command import holds
+from jobpipe.cli.topics.lag_command import lag
+from jobpipe.cli.topics.leases_command import leases
+from jobpipe.cli.topics.replay_command import replay
+from jobpipe.cli.topics.subscriptions_command import subscriptions
+from jobpipe.cli.topics.tail_command import tail
+from jobpipe.cli.topics.topics_command import topics
 from jobpipe.errors import JobpipeError
 from jobpipe.spark.session.supported_versions import of_pyarrow
 

@@ -1,4 +1,4 @@
-"""What people ask for, as changes of the store: each made as a whole, by what the store has at that moment."""
+"""User commands as atomic changes of the store, each by what the store has at that moment."""
 
 from __future__ import annotations
 

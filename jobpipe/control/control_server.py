@@ -14,7 +14,6 @@ from types import TracebackType
 
 from jobpipe.admin import Admin
 from jobpipe.config import Config
-from jobpipe.control.cleanup import CleanupQueue
 from jobpipe.control.commands import PipelineCommands
 from jobpipe.control.control_service import (
     BackfillView,
@@ -34,15 +33,16 @@ from jobpipe.control.revisions.shared_storage import shared_storage
 from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
 from jobpipe.control.scheduler.hold_keeper import HoldKeeper
 from jobpipe.control.scheduler.schedule_views import ScheduleViews, backfill_view
-from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerDependencies
+from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerContext
 from jobpipe.control.serializers import Serializers, revision_view
+from jobpipe.control.subscription_cleanup import CleanupQueue
 from jobpipe.control.topic_monitor import MonitoredJobs, TopicMonitor
 from jobpipe.control.topics_to_serve import TopicsOfJobs
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, RunNotFound
 from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.jobs.definition_cache import DefinitionCache
-from jobpipe.jobs.log_tail import log_lines
+from jobpipe.jobs.log_file_tail import log_lines
 from jobpipe.jobs.monitor.keep_serving import KeepServing
 from jobpipe.jobs.schedules.schedule_rule import YEARS, Interval
 from jobpipe.jobs.storage.file_lock import locked
@@ -50,8 +50,8 @@ from jobpipe.jobs.storage.interval_store import shown_time
 from jobpipe.jobs.storage.job_rows import Event, JobRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
-from jobpipe.jobs.supervision.dependencies import LOST_SECONDS, Dependencies
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
+from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, SupervisionContext
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.spec_checks import without_bounds
 from jobpipe.pipelines.model.paths import PipelinePaths
@@ -124,7 +124,7 @@ class ControlServer(Control):
             stack.callback(admin.close)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
             self._definitions = DefinitionCache(self._store, self._plugins)
-            dependencies = Dependencies(
+            context = SupervisionContext(
                 store=self._store,
                 jobs=jobs,
                 definitions=self._definitions,
@@ -138,7 +138,7 @@ class ControlServer(Control):
                 run_ended=lambda key: self._run_ended(key),
             )
             self._commands = PipelineCommands(self._store, self._definitions)
-            self._dispatcher = Dispatcher(dependencies)
+            self._dispatcher = Dispatcher(context)
             self._scheduler = self._make_scheduler(admin)
             schedules = self._schedule_views = ScheduleViews(self._store, self._scheduler)
             self._serializers = Serializers(
@@ -164,7 +164,7 @@ class ControlServer(Control):
             self._stack = stack.pop_all()
 
     def _make_scheduler(self, admin: Admin) -> Scheduler:
-        made = SchedulerDependencies(
+        made = SchedulerContext(
             store=self._store,
             commands=self._commands,
             notify_jobs=self._dispatcher.notify,

@@ -1,4 +1,4 @@
-"""Which topics of the server's jobs may have to be served on: those whose publishing jobs have ended."""
+"""Topics to keep serving after their publishing jobs have ended."""
 
 from __future__ import annotations
 

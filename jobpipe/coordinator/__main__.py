@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 from jobpipe.config import config_from_dict
-from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.coordinator import Coordinator
+from jobpipe.coordinator.data.data_process_handle import DataProcessHandle
 from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
-from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.server_process import answer_ready, handle_signals, run_program
 from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.discovery.peer_authentication import PeerAuthentication
@@ -30,7 +30,7 @@ async def run(order: dict[str, Any]) -> None:
     if not trust.encrypted:
         require_plaintext_allowed(Endpoint(interface, config.port_range[0]), allowed=config.allow_plaintext)
     sock = bind_in_range(interface, config.port_range)
-    data = DataChild(
+    data = DataProcessHandle(
         config, interface=interface, advertised=advertised, instance=order["instance"], secret=order["secret"]
     )
     server: LinkServer | None = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from jobpipe.config.reading.file_permissions import folder_problem
-from jobpipe.coordinator.log_rotation import BoundedHandler, bound
+from jobpipe.coordinator.log_file_rotation import BoundedHandler, bound
 from jobpipe.errors import ConfigError, JobpipeError, WaitTimeout, from_fault, to_fault
 
 log = logging.getLogger(__name__)

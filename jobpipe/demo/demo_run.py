@@ -45,7 +45,7 @@ from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
-from jobpipe.store.log.spools import read_status
+from jobpipe.store.log.spool_folders import read_status
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 TOPICS = ("flights", "delays")

@@ -1,1 +1,1 @@
-"""Where the net meets the registry: which handler the configuration names, and where a topic is served."""
+"""Service discovery: resolves topics and host servers to endpoints by the configured registry."""

@@ -9,7 +9,7 @@ from typing import Any
 from jobpipe.config import Config
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import ConfigError, RemoteProtocolError, TopicOwned
-from jobpipe.store.catalog.epochs import CatalogEpochs, lower_epochs, read_epochs
+from jobpipe.store.catalog.epoch_lowering import CatalogEpochs, lower_epochs, read_epochs
 from jobpipe.store.catalog.recovery import RecoveryPoint
 from jobpipe_registry.names import check_name
 from jobpipe_registry.registry_errors import BadRecord

@@ -29,7 +29,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.flow_cursors import Cursor, FlowKey
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.topic_follower import TopicFollower
-from jobpipe.subscribing.wait_log import connect
+from jobpipe.subscribing.wait_logging import connect
 
 log = logging.getLogger(__name__)
 

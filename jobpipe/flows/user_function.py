@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from jobpipe.arrow.missing_offsets import with_offsets
+from jobpipe.arrow.list_offsets import with_offsets
 from jobpipe.arrow.schema_validation import readable
 from jobpipe.errors import FlowFailed, JobpipeError, SchemaMismatch
 from jobpipe.subscribing.fetching.part_fetch import Fetched

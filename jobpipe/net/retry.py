@@ -1,4 +1,4 @@
-"""Whether to try again, when, and until when. Pure: nothing in here sleeps."""
+"""Retry policy: exponential back-off with full jitter, attempts, deadlines. Pure: nothing in here sleeps."""
 
 from __future__ import annotations
 

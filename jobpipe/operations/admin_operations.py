@@ -32,7 +32,7 @@ class StatusReply(Fields):
 
     It has no declared fields, on purpose: a later version may add some, and none decides what happens to rows. Its keys
     come from ``store.status.describe_log``, ``TopicLog.status``, ``TopicSubscribers.state``, ``ServedTopic.status`` and
-    ``AdminHandlers._status``; ``cli/bus/describe_command.py`` shows them.
+    ``AdminHandlers._status``; ``cli/topics/describe_command.py`` shows them.
     """
 
     document: dict[str, Any]

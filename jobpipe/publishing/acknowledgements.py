@@ -7,7 +7,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.publisher_operations import AckedRequest
 from jobpipe.publishing.batch_admission import WAIT_SECONDS
 from jobpipe.publishing.coordinator_channel import CoordinatorChannel
-from jobpipe.publishing.publisher_log import WaitLogger
+from jobpipe.publishing.publisher_messages import WaitLogger
 from jobpipe.store.catalog.position import Position
 
 

@@ -37,7 +37,7 @@ from jobpipe.operations.publisher_operations import (
     SealRequest,
 )
 from jobpipe.operations.reader_operations import SchemaReply, SchemaRequest
-from jobpipe.publishing.publisher_log import WaitLogger, spool_full
+from jobpipe.publishing.publisher_messages import WaitLogger, spool_full
 from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
 from jobpipe.store.spool.partition_writer import PartitionedWriter
 from jobpipe.store.spool.segment import SegmentFile

@@ -1,4 +1,4 @@
-"""Whether a batch is sealed already, whether it may be written, and what its writer must know."""
+"""Exactly once at the publisher: whether a batch is sealed already, or may be written; what its writer must know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobpipe.net.retry import Deadline
 from jobpipe.operations.publisher_operations import Admitted, BeginRequest, LastSealed, PrepareReply, PrepareRequest
 from jobpipe.publishing.coordinator_channel import CoordinatorChannel
 from jobpipe.publishing.first_publish_check import FirstPublishCheck, is_appended, series_of
-from jobpipe.publishing.publisher_log import WaitLogger, spool_full
+from jobpipe.publishing.publisher_messages import WaitLogger, spool_full
 from jobpipe.store.catalog.position import Position
 
 WAIT_SECONDS = 0.9  # of one question; news end it sooner, and a stopped query is given a second (EventLoopThread.run)

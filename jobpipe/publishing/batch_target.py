@@ -28,7 +28,7 @@ from jobpipe.operations.data_operations import PutRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.publisher_operations import RoomRequest
 from jobpipe.publishing.local_host_server import HostedLog, LocalHostServer, find_local_host_server, upload
-from jobpipe.publishing.publisher_log import WaitLogger, spool_full
+from jobpipe.publishing.publisher_messages import WaitLogger, spool_full
 from jobpipe.store.spool.partition_writer import PartitionedWriter
 from jobpipe.store.spool.segment import SegmentFile
 from jobpipe.store.spool.segment_index import SegmentInfo

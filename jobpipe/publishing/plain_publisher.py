@@ -20,7 +20,7 @@ from jobpipe.arrow.hash_partitioner import (
     hash_numbers,
     require_hashable,
 )
-from jobpipe.arrow.missing_offsets import table_with_offsets
+from jobpipe.arrow.list_offsets import table_with_offsets
 from jobpipe.arrow.schema_validation import readable, readable_schema, require_columns
 from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
 from jobpipe.config.definitions.sink_arguments import read_arguments

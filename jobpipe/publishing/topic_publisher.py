@@ -46,7 +46,7 @@ from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.publishing.coordinator_channel import CLOSE_SECONDS, CoordinatorChannel
 from jobpipe.publishing.coordinator_launcher import CoordinatorProcess
 from jobpipe.publishing.first_publish_check import FirstPublishCheck, author
-from jobpipe.publishing.publisher_log import closing_warning
+from jobpipe.publishing.publisher_messages import closing_warning
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.spool.segment_index import INLINE_MAX, SegmentInfo
 from jobpipe_registry.names import check_name

@@ -15,7 +15,7 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts, Deadline
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import SchemaRequest
-from jobpipe.subscribing.wait_log import awaiting_publisher, log_while_waiting
+from jobpipe.subscribing.wait_logging import awaiting_publisher, log_while_waiting
 from jobpipe.wire.wire_messages import Hello
 
 POLL_SECONDS = 5.0

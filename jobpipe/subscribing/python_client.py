@@ -26,7 +26,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.fetching.part_fetch import Fetched, decode, fetch_plan, is_intact
 from jobpipe.subscribing.topic_follower import ANSWER_SECONDS, FollowerState, TopicFollower
-from jobpipe.subscribing.wait_log import connect
+from jobpipe.subscribing.wait_logging import connect
 from jobpipe_registry.names import check_name
 from jobpipe_registry.registry_errors import InvalidName
 

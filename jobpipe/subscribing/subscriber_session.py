@@ -35,7 +35,7 @@ from jobpipe.operations.subscriber_operations import (
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, LATEST, Boundary, ReadLimits
 from jobpipe.subscribing.topic_follower import FollowerState, TopicFollower
-from jobpipe.subscribing.wait_log import connect
+from jobpipe.subscribing.wait_logging import connect
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import EARLIEST, Boundary
 from jobpipe.subscribing.one_off_requests import ask_schema, control_link
 from jobpipe.subscribing.subscriber_session import SubscriberSession
-from jobpipe.subscribing.wait_log import log_while_waiting
+from jobpipe.subscribing.wait_logging import log_while_waiting
 
 log = logging.getLogger(__name__)
 

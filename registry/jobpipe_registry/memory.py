@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import NotStarted, Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.tree.tree_handler import TreeHandler
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobpipe.arrow.missing_offsets import table_with_offsets, with_offsets
+from jobpipe.arrow.list_offsets import table_with_offsets, with_offsets
 
 NONE = pa.py_buffer(b"")
 ONE_NULL = [pa.py_buffer(b"\0"), pa.py_buffer(bytes(8))]

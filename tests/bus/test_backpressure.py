@@ -200,11 +200,11 @@ def test_acks_all_without_anybody_to_wait_for(bus: Bus, changes: dict[str, str],
 @pytest.mark.slow
 def test_who_waits_says_for_whom(bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Promise 4: the publisher waits, naming the slow subscription; also to those who do not ask."""
-    monkeypatch.setattr("jobpipe.publishing.publisher_log.FIRST_SECONDS", 0.3)
+    monkeypatch.setattr("jobpipe.publishing.publisher_messages.FIRST_SECONDS", 0.3)
     rows = NumberedRows(bus.topic)
     publisher = bus.publisher({"acks": "all", "acks.timeout": "2s"}, required_subscribers="billing")  # no list needed
     with (
-        caplog.at_level(logging.WARNING, "jobpipe.publishing.publisher_log"),
+        caplog.at_level(logging.WARNING, "jobpipe.publishing.publisher_messages"),
         pytest.raises(WaitTimeout, match="billing"),
     ):
         publisher.seal("q", 0, rows.tables(0), run_id="r1")

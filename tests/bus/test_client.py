@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jobpipe.errors import TopicNotFound
-from jobpipe.subscribing import wait_log
+from jobpipe.subscribing import wait_logging
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, alive, coordinator_of, publish, read, until
@@ -81,17 +81,17 @@ def test_iterating_anew_goes_on_at_the_batch_that_was_left(bus: Bus) -> None:
 @pytest.fixture
 def quick_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a subscriber say ten times a second that it waits."""
-    monkeypatch.setattr(wait_log, "FIRST_SECONDS", 0.1)
-    monkeypatch.setattr(wait_log, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(wait_logging, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(wait_logging, "AGAIN_SECONDS", 0.1)
 
 
 def test_the_first_subscriber_says_what_it_waits_for(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At WARNING, so that it is seen without any set-up: topic, registry, and how to see more; then rarely."""
-    monkeypatch.setattr(wait_log, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(wait_logging, "FIRST_SECONDS", 0.2)
     config = bus.config()
-    with caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_log"), pytest.raises(TopicNotFound):
+    with caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_logging"), pytest.raises(TopicNotFound):
         bus.subscribe("billing", changes={"discovery.timeout": "1500ms"}).position()
     (record,) = caplog.records
     for part in (
@@ -110,9 +110,9 @@ def test_who_does_not_wait_says_nothing(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No notice, and no thread that stays."""
-    monkeypatch.setattr(wait_log, "FIRST_SECONDS", 30.0)
+    monkeypatch.setattr(wait_logging, "FIRST_SECONDS", 30.0)
     bus.publisher()
-    with caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_log"):
+    with caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_logging"):
         bus.subscribe("billing").position()
     assert caplog.records == []
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("waiting-")], PATIENCE, "its end")
@@ -132,7 +132,7 @@ def test_a_publisher_that_takes_longer_than_the_discovery(bus: Bus, caplog: pyte
     with pytest.raises(TopicNotFound, match="the last one had epoch"):  # a time limit of the caller's own holds
         next(bus.subscribe("clerk", changes={"discovery.timeout": "300ms"}).batches(timeout=0.1))
     config = bus.config({"discovery.timeout": "300ms"})
-    with ThreadPoolExecutor(2) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_log"):
+    with ThreadPoolExecutor(2) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_logging"):
         first = pool.submit(client.position)
         stream = pool.submit(SubscriberSession.open, config, [bus.topic], "stream")
         until(lambda: len(caplog.records) > 16, PATIENCE, "it has waited for longer than the discovery may take")
@@ -155,7 +155,7 @@ def test_a_publisher_that_goes_away_is_waited_for(own_bus: Bus, caplog: pytest.L
     client = own_bus.subscribe("billing", changes={"read.timeout": "300ms"})
     batches = iter(client)
     assert next(batches)["number"].to_pylist() == list(range(10))
-    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_log"):
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "jobpipe.subscribing.wait_logging"):
         following = pool.submit(lambda: next(batches))
         try:
             publisher.close()  # the reader acknowledges what it has read, and the coordinator ends

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobpipe.cli.bus.replay_command import _Replay, pieces_of
+from jobpipe.cli.topics.replay_command import _Replay, pieces_of
 from jobpipe.config import Config
 from jobpipe.publishing import appender
 from jobpipe.publishing.coordinator_launcher import end_coordinators
@@ -145,7 +145,7 @@ def test_a_batch_in_pieces(
     run: Run, file: str, source: Publisher, target: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between two pieces of one batch, it goes on with the next piece."""
-    monkeypatch.setattr("jobpipe.cli.bus.replay_command.PIECE_ROWS", 1)
+    monkeypatch.setattr("jobpipe.cli.topics.replay_command.PIECE_ROWS", 1)
     append, calls = appender.Appender.append, [0]
 
     def counted(self: appender.Appender, number: int, make: appender.Make) -> bool:
@@ -169,9 +169,9 @@ def test_pieces() -> None:
     found = list(pieces_of(batches))
     assert found == [batches]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobpipe.cli.bus.replay_command.PIECE_ROWS", 3)
+        patch.setattr("jobpipe.cli.topics.replay_command.PIECE_ROWS", 3)
         small = list(pieces_of(batches))
-        patch.setattr("jobpipe.cli.bus.replay_command.PIECE_BYTES", 1)
+        patch.setattr("jobpipe.cli.topics.replay_command.PIECE_BYTES", 1)
         smallest = list(pieces_of(batches))
     assert max(sum(batch.num_rows for batch, _ in piece) for piece in small) <= 3
     assert [len(piece) for piece in smallest] == [1] * 21

@@ -15,7 +15,7 @@ from jobpipe.config import Config
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
-from jobpipe.store.log import spools
+from jobpipe.store.log import spool_folders
 from jobpipe.subscribing.python_client import subscribe
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.tree.tree_handler import TreeHandler
@@ -113,11 +113,11 @@ def test_an_open_catalog_is_not_deleted(run: Run, file: str, config: Config) -> 
     publisher = Publisher("orders", config=config, name="shop", parallelism=2)
     publish(publisher, 0)
     pid = publisher.coordinator.process.pid
-    spool = spools.read_spool(config.spool_dir / "orders", "orders")
+    spool = spool_folders.read_spool(config.spool_dir / "orders", "orders")
     assert pid in spool.used_by
     publisher.close()
     end_coordinators()
-    assert spools.read_spool(config.spool_dir / "orders", "orders").used_by == ()
+    assert spool_folders.read_spool(config.spool_dir / "orders", "orders").used_by == ()
     code = (
         "import sqlite3, sys; log = sqlite3.connect(sys.argv[1]); log.execute('SELECT * FROM meta').fetchall(); "
         "print('open', flush=True); sys.stdin.read()"
@@ -156,7 +156,7 @@ def test_what_is_not_read_is_not_deleted(run: Run, file: str, config: Config) ->
 
 def test_a_deletion_that_was_interrupted(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: what had its name taken is removed by the next attempt, without a question."""
-    spools.set_aside(left)
+    spool_folders.set_aside(left)
     assert not left.exists()
     done = run("topics", "delete", "orders", file=file)
     assert done.exit_code == 0, done.stderr
@@ -216,7 +216,7 @@ def test_a_misspelt_topic(run: Run, file: str, left: Path) -> None:
 @pytest.mark.slow
 def test_what_this_hosts_server_kept_goes_too(run: Run, file: str, config: Config, left: Path) -> None:
     """U4: the folder of the deleted log, and no other one."""
-    log = spools.read_spool(left, "orders").log
+    log = spool_folders.read_spool(left, "orders").log
     kept = config.hostserver_dir / "topics" / "orders"
     own, other = (kept / f"{each}-{'0' * 32}" for each in (log, "f" * 16))
     for folder in (own, other):

@@ -22,8 +22,8 @@ from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
-from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.reconciler import JobReconciler
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import REPLACED, JobState
 from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
@@ -211,7 +211,7 @@ class ScriptServer:
         self.jobs.watch = self._watch  # type: ignore[method-assign]
         self._heard: StateCallback | None = None
         self._told: JobRecords | None = None
-        self.dependencies = Dependencies(
+        self.context = SupervisionContext(
             store=self.store,
             jobs=self.jobs,
             definitions=DefinitionCache(self.store, plugins),
@@ -224,8 +224,8 @@ class ScriptServer:
             cleanup_added=lambda: None,
         )
         self.plugins = plugins
-        self.commands = PipelineCommands(self.store, self.dependencies.definitions)
-        self.reconciler = JobReconciler(self.dependencies, *KEY, wake=lambda: None)
+        self.commands = PipelineCommands(self.store, self.context.definitions)
+        self.reconciler = JobReconciler(self.context, *KEY, wake=lambda: None)
 
     def _watch(self, pipeline: str, job: str, callback: StateCallback) -> Watch:
         """Tell of changes between two steps: a thread would do it at another moment each time."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jobpipe.jobs.storage.job_rows import AttemptRow
-from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.probes import Probes
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 
@@ -57,7 +57,7 @@ def clock() -> Clock:
 
 def make_probes(clock: Clock, launcher: Launcher) -> Probes:
     """Return those of an attempt that this launcher has started."""
-    dependencies = Dependencies(
+    context = SupervisionContext(
         store=None,  # type: ignore[arg-type]
         jobs=None,  # type: ignore[arg-type]
         definitions=None,  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def make_probes(clock: Clock, launcher: Launcher) -> Probes:
         clock=clock,
         cleanup_added=lambda: None,
     )
-    found = Probes(dependencies, ("p", "j"), lambda: None, lambda: None)
+    found = Probes(context, ("p", "j"), lambda: None, lambda: None)
     found.use_launcher(launcher, ATTEMPT)
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerDependencies
+from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerContext
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.interval_store import IntervalStore, shown_time
 from jobpipe.jobs.storage.job_store import Store
@@ -68,7 +68,7 @@ class HoursServer(ScriptServer):
         super().__init__(script)
         self.intervals = IntervalStore(self.store)
         self.scheduler = Scheduler(
-            SchedulerDependencies(
+            SchedulerContext(
                 store=self.store,
                 commands=self.commands,
                 notify_jobs=lambda keys: self.reconciler.changed(),

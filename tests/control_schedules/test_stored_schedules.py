@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jobpipe.control.commands import PipelineCommands
 from jobpipe.control.control_service import Submission
 from jobpipe.control.revisions.planning import Asked
-from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerDependencies
+from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerContext
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
@@ -27,7 +27,7 @@ from jobpipe.jobs.schedules.schedule_rule import Interval
 from jobpipe.jobs.storage.interval_store import OPEN, IntervalRow, IntervalStore
 from jobpipe.jobs.storage.job_rows import RunRow
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.supervision.transitions import JobTransitions
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import JobState
@@ -87,17 +87,17 @@ class Life:
         self.intervals = IntervalStore(store)
         definitions = DefinitionCache(store, self.plugins)
         self.commands = PipelineCommands(store, definitions)
-        dependencies = SchedulerDependencies(
+        context = SchedulerContext(
             store=store,
             commands=self.commands,
             notify_jobs=lambda keys: None,
             ends=lambda topic: 0,
             clock=lambda: self.now.timestamp(),
         )
-        self.scheduler = Scheduler(dependencies, self.plugins)
+        self.scheduler = Scheduler(context, self.plugins)
         unused: Any = None
         self.book = JobTransitions(
-            Dependencies(
+            SupervisionContext(
                 store=store,
                 jobs=unused,
                 definitions=definitions,

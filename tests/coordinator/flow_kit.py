@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.handlers.dispatch import Context
 from jobpipe.coordinator.handlers.flow_handlers import FlowHandlers
-from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.operations import flow_operations
 from jobpipe.operations.messages.message_fields import Fields

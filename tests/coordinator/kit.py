@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from jobpipe.config import Config, load
-from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.net.address import Endpoint

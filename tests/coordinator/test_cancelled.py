@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.registration.epoch_check import EpochCheck
+from jobpipe.coordinator.registration.claimed_epoch_check import ClaimedEpochCheck
 from jobpipe.errors import LinkBroken, LinkTimeout, NameTaken, RegistryUnavailable, TopicNotFound
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.boundary import Boundary
@@ -307,7 +307,7 @@ def test_an_epoch_is_believed_if_the_registry_says_so(world: World, registered: 
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         known = Registered(registered)
-        higher = EpochCheck(topic, known, host._background)
+        higher = ClaimedEpochCheck(topic, known, host._background)
         for _ in range(100):
             assert await higher.exists() is exists
         assert known.asked == 1  # the answer is good for a while
@@ -327,7 +327,7 @@ def test_an_epoch_is_believed_if_the_catalog_says_so(world: World) -> None:
         topic = await host.open_topic("orders", world.order())
         other = await asyncio.to_thread(TopicLog.open, world.folder / "spool" / "orders", "orders")
         await asyncio.to_thread(other.take_over, 5, "newcomer")
-        assert await EpochCheck(topic, Registered(-1), host._background).exists()
+        assert await ClaimedEpochCheck(topic, Registered(-1), host._background).exists()
         await asyncio.to_thread(other.close)
         await host.close()
 
@@ -360,7 +360,7 @@ def test_an_epoch_that_we_are_about_to_take_fences_nobody(world: World) -> None:
         host = world.host()
         topic = await host.open_topic("orders", world.order())
         topic.epoch_drawn = 2
-        assert not await EpochCheck(topic, Registered(2), host._background).exists()
+        assert not await ClaimedEpochCheck(topic, Registered(2), host._background).exists()
         await host.close()
 
     run(work())

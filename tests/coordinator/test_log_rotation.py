@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.coordinator import server_process as programs
-from jobpipe.coordinator.log_rotation import LOG_BYTES, bound, follow
+from jobpipe.coordinator.log_file_rotation import LOG_BYTES, bound, follow
 from jobpipe.errors import WaitTimeout
 
 DEADLINE = 60.0
@@ -19,7 +19,7 @@ LIMIT = 2000
 WRITER = """
 import logging, sys
 from pathlib import Path
-from jobpipe.coordinator.log_rotation import BoundedHandler
+from jobpipe.coordinator.log_file_rotation import BoundedHandler
 logging.basicConfig(level=logging.INFO, handlers=[BoundedHandler(Path(sys.argv[1]), int(sys.argv[2]))])
 for number in range(1000):
     logging.info("%s writes line %d", sys.argv[3], number)
@@ -92,7 +92,7 @@ def test_what_others_write_during_the_copy_is_not_copied(tmp_path: Path, monkeyp
         return made(path, flags, mode)
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobpipe.coordinator.log_rotation.os.open", opened)
+        patched.setattr("jobpipe.coordinator.log_file_rotation.os.open", opened)
         bound(descriptor, file, LIMIT)
     os.close(descriptor)
     assert sizes(file) == (0, LIMIT)

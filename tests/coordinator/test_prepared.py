@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
-from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic import served_topic as topic_module
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.peer_authentication import PeerAuthentication

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator import served_topics as host_module
+from jobpipe.coordinator import coordinator as host_module
 from jobpipe.coordinator.registration import topic_claim, topic_registration
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic_liveness import WatchedParent

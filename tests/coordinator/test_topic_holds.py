@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.topic import topic_subscribers
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import ConfigError, SpoolError, TopicNotFound

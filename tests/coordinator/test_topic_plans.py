@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.handlers.dispatch import Context
 from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
-from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic import topic_plans as module
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss, Fenced, JobpipeError, SpoolError, TopicNotFound

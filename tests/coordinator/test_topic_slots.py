@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.errors import DataLoss, LinkBroken, LinkEnded
 from jobpipe.store.catalog.position import Position

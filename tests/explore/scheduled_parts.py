@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-import jobpipe.coordinator.served_topics
+import jobpipe.coordinator.coordinator
 import jobpipe.publishing.coordinator_channel
 import jobpipe_registry.tree.registration_keeper
 import jobpipe_registry.tree.topic_changes
 from jobpipe.config import Config
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
-from jobpipe.coordinator.served_topics import Coordinator
 from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import JobpipeError, LinkClosed
@@ -280,8 +280,8 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
         for module in (jobpipe_registry.tree.registration_keeper, jobpipe.publishing.coordinator_channel):
             stack.enter_context(mock.patch.object(module, "threading", virtual_threading(loop)))
         stack.enter_context(mock.patch.object(jobpipe_registry.tree.registration_keeper, "_KEEP_SECONDS", KEEP_SECONDS))
-        stack.enter_context(mock.patch.object(jobpipe.coordinator.served_topics, "TICK_SECONDS", TICK_SECONDS))
-        stack.enter_context(mock.patch.object(jobpipe.coordinator.served_topics, "RETAIN_EVERY", 2))
+        stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "TICK_SECONDS", TICK_SECONDS))
+        stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "RETAIN_EVERY", 2))
         stands_in: dict[str, Any] = {
             "HostServers": _Hosts,
             "lives": lives,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.coordinator.served_topics import Coordinator
+from jobpipe.coordinator.coordinator import Coordinator
 from jobpipe.coordinator.topic.log_thread import LogThread
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.coordinator.topic.topic_leases import TopicLeases

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from jobpipe.config import Config, load
-from jobpipe.coordinator import served_topics as coordinators
+from jobpipe.coordinator import coordinator as coordinators
 from jobpipe.coordinator.handlers.admin_handlers import AdminHandlers
 from jobpipe.coordinator.registration import host_servers, topic_claim
 from jobpipe.coordinator.registration.host_servers import HostServers
@@ -43,7 +43,7 @@ from jobpipe.wire.wire_messages import Hello, Reply, Request
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
 from jobpipe_registry.registry_errors import Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from tests.explore import sqlite_files
 from tests.explore.world_disk import Fault, GuardedConnection, Sites, SQLiteFiles, patched_os
 from tests.explore.world_loop import WorldLoop, YieldingRLock

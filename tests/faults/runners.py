@@ -20,7 +20,7 @@ from pyarrow import csv
 
 from jobpipe.config import Config, load
 from jobpipe.discovery.registry_handler import open_handler
-from jobpipe.jobs.process_group import members
+from jobpipe.jobs.session_processes import members
 from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.testing.numbered_rows import NumberedRows

@@ -14,7 +14,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from jobpipe.jobs.process_group import members
+from jobpipe.jobs.session_processes import members
 from tests.faults.rig import chance
 from tests.pipelines.running import Runner, committed, read_topic, write_pipeline
 

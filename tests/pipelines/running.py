@@ -20,7 +20,7 @@ import yaml
 
 from jobpipe.config import Config, load
 from jobpipe.jobs.launchers.local_launcher import RUNNER
-from jobpipe.jobs.process_group import members
+from jobpipe.jobs.session_processes import members
 from tests.harness.jvm import QUICK
 from tests.harness.program import MARK, marked, module_of
 from tests.spark.kit import PATIENCE

@@ -16,10 +16,10 @@ from pyspark import SparkContext
 from jobpipe.config import load
 from jobpipe.jobs.runner import spark_submit_entry
 from jobpipe.jobs.runner.attempt import _confirm_outcome
-from jobpipe.jobs.workloads.application import ApplicationWorkload
+from jobpipe.jobs.workloads.application_workload import ApplicationWorkload
 from jobpipe.jobs.workloads.progress_reports import read_report
 from jobpipe.jobs.workloads.spark_session import session_keys
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome
 from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.snapshot import Snapshot

@@ -9,10 +9,10 @@ import pytest
 
 from jobpipe.errors import FlowFailed, JobpipeError
 from jobpipe.flows.flow_settings import FlowState, FlowStatus, PartitionStatus
-from jobpipe.jobs.workloads import flow_job
-from jobpipe.jobs.workloads.flow_job import FlowWorkload
+from jobpipe.jobs.workloads import flow_workload
+from jobpipe.jobs.workloads.flow_workload import FlowWorkload
 from jobpipe.jobs.workloads.progress_reports import Report, Reporter, read_report
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.spec import Mode
@@ -72,7 +72,7 @@ def test_the_batches_of_this_attempt(
     done: WorkloadOutcome,
 ) -> None:
     """Those that are done in all partitions since it began, told while it runs."""
-    monkeypatch.setattr(flow_job, "COUNT_SECONDS", 0.0)
+    monkeypatch.setattr(flow_workload, "COUNT_SECONDS", 0.0)
     told = Told(steps, error, tmp_path / "report")
     monkeypatch.setattr(FlowWorkload, "_begin", lambda *_: told)
     context = JobContext(

@@ -25,8 +25,8 @@ import pytest
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.launchers import local_launcher
 from jobpipe.jobs.launchers.local_launcher import LocalLauncher
-from jobpipe.jobs.process_group import members
 from jobpipe.jobs.runner import bounded_log
+from jobpipe.jobs.session_processes import members
 from jobpipe.pipelines.plugins.api import Attempt, LaunchState, LaunchStatus
 from tests.pipelines.waiting import DEADLINE, eventually
 

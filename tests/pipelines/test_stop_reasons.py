@@ -16,8 +16,8 @@ import psutil
 import pytest
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
-from jobpipe.jobs.workloads import stop_reasons
-from jobpipe.jobs.workloads.stop_reasons import StopAsked, StopRequest, watch_parent
+from jobpipe.jobs.workloads import stop_request
+from jobpipe.jobs.workloads.stop_request import StopAsked, StopRequest, watch_parent
 from jobpipe.pipelines.loading.snapshot import ParentProcess
 from jobpipe_registry.process_identity import start_ticks
 from tests.pipelines.waiting import DEADLINE, eventually
@@ -183,7 +183,7 @@ def test_a_call_of_the_jvm_that_a_stop_interrupts(stop: StopRequest) -> None:
 
 @pytest.mark.processes
 def test_a_parent_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_reasons, "PARENT_SECONDS", 0.02)
+    monkeypatch.setattr(stop_request, "PARENT_SECONDS", 0.02)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         pid = process.pid
         parent = ParentProcess(pid=pid, started=psutil.Process(pid).create_time(), ticks=start_ticks(pid))

@@ -11,7 +11,7 @@ from kazoo.security import ACL, Id
 
 from jobpipe_registry.credentials import Sasl
 from jobpipe_registry.registry_errors import BadOption, Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.zookeeper import kazoo_client
 from jobpipe_registry.zookeeper.kazoo_client import _for_kazoo, check_options
 from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler

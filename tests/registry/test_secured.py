@@ -18,7 +18,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, make_acl
 
 from jobpipe_registry.registry_errors import BadOption, Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.zookeeper.acl import ExposedNode
 from jobpipe_registry.zookeeper.zookeeper_handler import ZooKeeperRegisterServerHandler
 from tests.harness.proxy import FaultProxy

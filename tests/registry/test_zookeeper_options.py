@@ -8,7 +8,7 @@ import pytest
 
 from jobpipe_registry.credentials import Grant, Sasl, parse_acl
 from jobpipe_registry.registry_errors import BadOption
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.zookeeper.acl import ExposedNode, exposed, to_kazoo
 
 ALL = "crwda"

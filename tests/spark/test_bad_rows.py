@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWorkload
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.query_workload import QueryWorkload
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 from jobpipe.pipelines.dead_letters import dead_letter_split
 from jobpipe.pipelines.file.interpolation import RunValues

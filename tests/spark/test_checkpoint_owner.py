@@ -15,8 +15,8 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import NAMED_SOURCES, QueryWorkload
 from jobpipe.jobs.workloads.query_shape import QueryShape, shape_of
+from jobpipe.jobs.workloads.query_workload import NAMED_SOURCES, QueryWorkload
 from jobpipe.pipelines.checkpoints.checkpoint_owner import NAME
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.spec import Mode

@@ -11,8 +11,8 @@ import yaml
 from pyspark.sql import SparkSession
 
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWorkload
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.query_workload import QueryWorkload
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import failure
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.loading.loader import load_pipeline

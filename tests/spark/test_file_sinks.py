@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobpipe.errors import ConfigError
-from jobpipe.pipelines.files.file_sink_log import FileLog, Writer
+from jobpipe.pipelines.file_formats.file_sink_log import FileLog, Writer
 from tests.spark.file_jobs import CSV, JSON, FileJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -21,8 +21,8 @@ from pyspark.sql import functions as sf
 from jobpipe.cli.common.row_filter import RowFilter
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.query_builder import QueryWorkload
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.query_workload import QueryWorkload
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.pipelines.dead_letters.source_rows import RowReader
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.loading.loader import load_pipeline

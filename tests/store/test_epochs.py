@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import Fenced, SpoolError
-from jobpipe.store.catalog.epochs import CatalogEpochs, lower_epochs, read_epochs
+from jobpipe.store.catalog.epoch_lowering import CatalogEpochs, lower_epochs, read_epochs
 from jobpipe.store.spool.spool_files import CATALOG
 from tests.store.build import TOPIC, look_into, open_log, seal
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.errors import DataLoss, Fenced
 from jobpipe.publishing.first_publish_check import series_id
-from jobpipe.store.catalog.epochs import lower_epochs
+from jobpipe.store.catalog.epoch_lowering import lower_epochs
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log import retention
 from jobpipe.store.log.retention import ONCE_KEPT, Retention

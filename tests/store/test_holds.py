@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.errors import ConfigError, DataLoss, HoldNotFound, NotAuthorized
-from jobpipe.store.log.spools import read_spool
+from jobpipe.store.log.spool_folders import read_spool
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.catalog_reader import CatalogReader
 from jobpipe.store.subscriptions import holds as module

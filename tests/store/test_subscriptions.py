@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from jobpipe.errors import ConfigError, DataLoss, Fenced, SpoolError
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.log.spools import read_status
+from jobpipe.store.log.spool_folders import read_status
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 from tests.store.build import TOPIC, open_log, seal

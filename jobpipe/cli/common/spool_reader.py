@@ -12,7 +12,7 @@ from jobpipe.config import Config
 from jobpipe.errors import TopicNotFound, TopicOwned
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.serving.spool_server import SpoolServer
-from jobpipe.store.log.spools import has_spool
+from jobpipe.store.log.spool_folders import has_spool
 from jobpipe.store.spool.spool_files import check_topic
 
 

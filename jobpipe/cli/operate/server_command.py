@@ -54,7 +54,7 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
     from jobpipe.control.server_files import ServerFiles
 
     if detached:
-        from jobpipe.coordinator.log_rotation import BoundedHandler
+        from jobpipe.coordinator.log_file_rotation import BoundedHandler
 
         shape = "%(asctime)s %(levelname)s %(name)s: %(message)s"
         logging.basicConfig(

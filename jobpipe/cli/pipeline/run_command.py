@@ -1,4 +1,4 @@
-"""``jobpipe run``: executions of the jobs of a control server."""
+"""``jobpipe run``: the runs of jobs on a control server. (``jobpipe pipeline run`` is in pipeline_command.py.)"""
 
 from __future__ import annotations
 

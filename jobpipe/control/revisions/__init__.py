@@ -1,4 +1,4 @@
-"""What a changed file of a pipeline would do: which keys differ, what each job does, and the classes of all keys.
+"""The effect of a changed pipeline file: which keys differ, and what each job does then.
 
 Nothing here reads the store: the caller passes in what the server has.
 """

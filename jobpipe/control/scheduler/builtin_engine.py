@@ -28,7 +28,7 @@ class _Entry:
 
     Attributes:
         fired: the last upper bound that was fired for, or up to which nothing is fired.
-        look: when the watching thread looks at it next; None: never again.
+        next_check: when the watching thread looks at it next; None: never again.
         busy: whether it is in the queue, or a worker has it.
         again: the upper bound that is to be fired for when a worker is free for it.
         failed: the upper bound for which a call failed, and when it is tried again.
@@ -64,7 +64,7 @@ class BuiltinEngine(ScheduleEngine):
         self._clock = clock
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}
-        self._heap: list[tuple[datetime, str]] = []  # one that does not say its entry's ``look`` is outdated
+        self._heap: list[tuple[datetime, str]] = []  # one that does not say its entry's ``next_check`` is outdated
         self._last_now = datetime.min.replace(tzinfo=UTC)
         self._calls: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []

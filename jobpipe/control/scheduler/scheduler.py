@@ -47,7 +47,7 @@ class TopicEnds(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerDependencies:
+class SchedulerContext:
     """What schedules need of the server.
 
     Attributes:
@@ -89,9 +89,9 @@ class Scheduler:
         plugins: where the engines that fire them are found.
     """
 
-    def __init__(self, dependencies: SchedulerDependencies, plugins: Plugins) -> None:
-        self._dependencies = dependencies
-        self._intervals = IntervalStore(dependencies.store)
+    def __init__(self, context: SchedulerContext, plugins: Plugins) -> None:
+        self._context = context
+        self._intervals = IntervalStore(context.store)
         self._engines = EnginePool(self._fire, plugins)
         self._registering = threading.Lock()
         self._changed = threading.Condition()
@@ -131,7 +131,7 @@ class Scheduler:
             ConfigError: a schedule has no moments here.
             ControlConflict: it went by times and is to go by offsets, or the other way.
         """
-        now = datetime.fromtimestamp(self._dependencies.clock(), UTC)
+        now = datetime.fromtimestamp(self._context.clock(), UTC)
         for job in jobs:
             spec = pipeline.jobs[job.name].spec.schedule
             if spec is None:
@@ -156,7 +156,7 @@ class Scheduler:
 
     def _register(self, key: Key) -> None:
         """Let the engine know what the store has: of two changes at once the later one comes last."""
-        store = self._dependencies.store
+        store = self._context.store
         with self._registering:
             with store.write():  # all of one moment
                 row, pipeline, job = self._intervals.schedule(*key), store.pipeline(key[0]), store.job(*key)
@@ -214,23 +214,23 @@ class Scheduler:
         try:
             while isinstance(done := self._decide(key, asked), _Asks):
                 accepted = done.accepted
-                asked = _Ends(accepted, done.topic, self._dependencies.ends(done.topic))
+                asked = _Ends(accepted, done.topic, self._context.ends(done.topic))
         except JobpipeError as error:
             self._note_problem(key, error.message, accepted)
             raise
         if done:
-            self._dependencies.notify_jobs([key])
-            self._dependencies.notify_holds()
+            self._context.notify_jobs([key])
+            self._context.notify_holds()
 
     def _decide(self, key: Key, asked: _Ends | None) -> bool | _Asks:
         """Store a decision; return whether there was one, or what the bus has to be asked before."""
-        store, intervals = self._dependencies.store, self._intervals
+        store, intervals = self._context.store, self._intervals
         with store.write():
             job, row = store.job(*key), intervals.schedule(*key)
             # A job has one lease, so its runs follow each other: while one is under way nothing is accepted or begun.
             if job is None or row is None or not self._is_active(job, row) or self._is_busy(job):
                 return False
-            rule, known, stamp = Rule.of(row.spec), intervals.schedule_state(row), self._dependencies.clock()
+            rule, known, stamp = Rule.of(row.spec), intervals.schedule_state(row), self._context.clock()
             now = datetime.fromtimestamp(stamp, UTC)
             # What RUNNING stands for has ended, though nothing said so: it hinders only what depends on it.
             decision = decide(rule, known if rule.self_depend else replace(known, running=()), now)
@@ -269,14 +269,14 @@ class Scheduler:
         if row is None:
             raise RuntimeError(f"interval {interval} of job {job.pipeline}.{job.name} is not in the books")
         lower, upper = row.bounds if rule.bounded else (None, None)
-        run = self._dependencies.commands.begin_run(job, now, lower, upper, row.run)
+        run = self._context.commands.begin_run(job, now, lower, upper, row.run)
         self._intervals.change(row, IntervalState.RUNNING, now, run)
 
     def _is_active(self, job: JobRow, row: ScheduleRow) -> bool:
         return job.in_definition and job.want is DesiredState.RUN and not row.paused
 
     def _is_busy(self, job: JobRow) -> bool:
-        run = self._dependencies.store.run(job.run)
+        run = self._context.store.run(job.run)
         return job.next_run is not None or (run is not None and not run.is_over)
 
     # -- a person's hands ----------------------------------------------------------------------------------------------
@@ -287,11 +287,11 @@ class Scheduler:
         Raises:
             PipelineNotFound, ConfigError: there is no such job, or it has no schedule.
         """
-        with self._dependencies.store.write():
+        with self._context.store.write():
             row = self.require(pipeline, job)
             if row.paused is not paused:
                 self._intervals.put_schedule(replace(row, paused=paused))
-                self._dependencies.store.add_event(pipeline, job, "paused" if paused else "unpaused")
+                self._context.store.add_event(pipeline, job, "paused" if paused else "unpaused")
         self.wake((pipeline, job))
 
     def skip(self, run: str) -> IntervalRow:
@@ -308,10 +308,10 @@ class Scheduler:
         return self._change_interval(run, lambda row: repeated(row.interval, row.state, force=force), "retry")
 
     def _change_interval(self, run: str, to: Callable[[IntervalRow], IntervalState], what: str) -> IntervalRow:
-        with self._dependencies.store.write():
+        with self._context.store.write():
             row = self._intervals.of_run(run)  # which outlives the run's own row
             if row is None:
-                found = self._dependencies.commands.run(run)
+                found = self._context.commands.run(run)
                 raise RunNotFound(
                     f"run {run} is not the newest one of an interval of job {found.pipeline}.{found.job}; `jobpipe "
                     f"schedule intervals {found.pipeline}/{found.job}` lists these with their runs",
@@ -319,10 +319,10 @@ class Scheduler:
                 )
             state, key = to(row), (row.pipeline, row.job)
             again = None if row.state is IntervalState.SUCCEEDED else run  # else its sinks would take it for the same
-            self._intervals.change(row, state, self._dependencies.clock(), again)
-            self._dependencies.store.add_event(*key, what, detail=str(row.interval), fields={"run": run})
+            self._intervals.change(row, state, self._context.clock(), again)
+            self._context.store.add_event(*key, what, detail=str(row.interval), fields={"run": run})
         self.wake(key)
-        self._dependencies.notify_holds()
+        self._context.notify_holds()
         return replace(row, state=state)
 
     def backfill(self, pipeline: str, job: str, asked: Interval, *, force: bool) -> Backfill:
@@ -333,7 +333,7 @@ class Scheduler:
             ControlConflict, ConfigError: see :func:`jobpipe.jobs.schedules.schedule_decisions.backfill`.
         """
         key = (pipeline, job)
-        with self._dependencies.store.write():
+        with self._context.store.write():
             row = self.require(pipeline, job)
             rule = Rule.of(row.spec)
             if asked.lower < row.known_from and not force:
@@ -347,7 +347,7 @@ class Scheduler:
             by_interval = {each.interval: each for each in overlapping}
             booked = {each.interval: each.state for each in overlapping if each.state is not IntervalState.LEFT_OUT}
             done = backfill(rule, row.accepted, booked, asked, force=force)
-            now = self._dependencies.clock()
+            now = self._context.clock()
             for each in overlapping:
                 if each.state is IntervalState.LEFT_OUT:
                     self._intervals.take_back(each, _within(done.accept, each.interval))
@@ -362,9 +362,9 @@ class Scheduler:
                 run = None if was.state is IntervalState.SUCCEEDED else was.run
                 self._intervals.change(was, IntervalState.WAITING, now, run)
             if done.accept or done.repeat:
-                self._dependencies.store.add_event(pipeline, job, "backfill", detail=str(asked))
+                self._context.store.add_event(pipeline, job, "backfill", detail=str(asked))
         self.wake(key)
-        self._dependencies.notify_holds()
+        self._context.notify_holds()
         return done
 
     def skip_range(self, pipeline: str, job: str, asked: Interval) -> SkippedView:
@@ -374,18 +374,18 @@ class Scheduler:
             PipelineNotFound: there is no such job.
             ConfigError: it has no schedule.
         """
-        with self._dependencies.store.write():
+        with self._context.store.write():
             known = self.require(pipeline, job)
             found = self._intervals.overlapping(pipeline, job, asked, MOST_INTERVALS)
             within = [row for row in found if asked.lower <= row.interval.lower and row.interval.upper <= asked.upper]
             skipped_ = [row for row in within if row.state in (IntervalState.WAITING, IntervalState.FAILED)]
-            now = self._dependencies.clock()
+            now = self._context.clock()
             for row in skipped_:
                 self._intervals.change(row, skipped(row.interval, row.state), now, row.run)
             if skipped_:
-                self._dependencies.store.add_event(pipeline, job, "skip", detail=str(asked))
+                self._context.store.add_event(pipeline, job, "skip", detail=str(asked))
         self.wake((pipeline, job))
-        self._dependencies.notify_holds()
+        self._context.notify_holds()
         states = Counter(row.state for row in within)
         lower = max(known.accepted, asked.lower)
         ahead = sum(1 for _ in islice(Rule.of(known.spec).intervals(lower, max(lower, asked.upper)), MOST_AHEAD))
@@ -405,7 +405,7 @@ class Scheduler:
             PipelineNotFound: there is no such job.
             ConfigError: it has no schedule.
         """
-        self._dependencies.commands.jobs(pipeline, job)
+        self._context.commands.jobs(pipeline, job)
         row = self._intervals.schedule(pipeline, job)
         if row is None:
             raise _no_schedule(pipeline, job)
@@ -417,7 +417,7 @@ class Scheduler:
         lower = row.accepted if rule.start is None else max(row.accepted, rule.start)
         failed = [] if not rule.bounded else state.failed  # a later run of a stream has read what is there
         opened = [each.lower for each in (*state.waiting, *state.running, *failed)]
-        if rule.following(lower) is not None and lower.timestamp() <= self._dependencies.clock():
+        if rule.following(lower) is not None and lower.timestamp() <= self._context.clock():
             opened.append(lower)
         return min(opened, default=None)
 
@@ -431,13 +431,13 @@ class Scheduler:
     def _note_problem(self, key: Key, problem: str, accepted: datetime | None) -> None:
         """Note why nothing can be decided, unless something was, meanwhile, after the schedule had come to a moment."""
         try:
-            with self._dependencies.store.write():
+            with self._context.store.write():
                 row = self._intervals.schedule(*key)
                 if row is None or accepted not in (None, row.accepted):
                     return
                 if row.problem != problem[:1000]:
                     self._intervals.put_schedule(replace(row, problem=problem))
-                    self._dependencies.store.add_event(*key, "schedule", detail=problem)
+                    self._context.store.add_event(*key, "schedule", detail=problem)
         except JobpipeError as error:
             log.warning("schedule of job %s.%s: %s", *key, error)
 

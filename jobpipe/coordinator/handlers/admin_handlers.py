@@ -35,7 +35,7 @@ from jobpipe.operations.messages.operation import Operation, read_request
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.served_topics import Coordinator
+    from jobpipe.coordinator.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from jobpipe.store.log.flow_cursors import Cursor
 from jobpipe.store.reading.change_feed import ChangeFeedPage
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.served_topics import Coordinator
+    from jobpipe.coordinator.coordinator import Coordinator
 
 QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
 

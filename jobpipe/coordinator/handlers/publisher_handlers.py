@@ -22,7 +22,7 @@ from jobpipe.store.spool.segment_index import SegmentInfo
 from jobpipe.store.spool.spool_files import new_write_id
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.served_topics import Coordinator
+    from jobpipe.coordinator.coordinator import Coordinator
 
 
 MAX_ID = 128  # characters of an appender's query id

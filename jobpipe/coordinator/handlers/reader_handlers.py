@@ -21,7 +21,7 @@ from jobpipe.store.reading.read_plan import ReadPlan
 from jobpipe.store.reading.shared_plans import Planned, PlanQuery
 
 if TYPE_CHECKING:
-    from jobpipe.coordinator.served_topics import Coordinator
+    from jobpipe.coordinator.coordinator import Coordinator
 
 MAX_REPLIES = 4  # made of one plan: with the news of now and without, and some of earlier news
 

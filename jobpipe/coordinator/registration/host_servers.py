@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from jobpipe.config import Config
-from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.data.data_process_handle import DataProcessHandle
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.dial import dial
 from jobpipe.discovery.host_lookup import HostDirectory
@@ -36,7 +36,7 @@ SERVED_SECONDS = 1.0  # for a figure in a listing; so old it may be
 class HostServers:
     """Belongs to the coordinator's event loop."""
 
-    def __init__(self, config: Config, data: DataChild) -> None:
+    def __init__(self, config: Config, data: DataProcessHandle) -> None:
         self._config = config
         self._data = data
         self._directory: HostDirectory | None = None

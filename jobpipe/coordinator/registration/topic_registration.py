@@ -11,7 +11,7 @@ from functools import partial
 import psutil
 
 from jobpipe.config import Config
-from jobpipe.coordinator.data.data_child import DataChild
+from jobpipe.coordinator.data.data_process_handle import DataProcessHandle
 from jobpipe.coordinator.registration.topic_claim import claim_topic
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.configured_tls import dial_tls
@@ -34,7 +34,13 @@ class TopicRegistration:
     """One coordinator's entries in the registry. The handler is the caller's, and so is its end."""
 
     def __init__(
-        self, handler: RegisterServerHandler, config: Config, *, control: Endpoint, data: DataChild, instance: str
+        self,
+        handler: RegisterServerHandler,
+        config: Config,
+        *,
+        control: Endpoint,
+        data: DataProcessHandle,
+        instance: str,
     ) -> None:
         self._handler = handler
         self._config = config

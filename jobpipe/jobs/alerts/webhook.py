@@ -93,7 +93,7 @@ class Webhook:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __repr__(self) -> str:
-        return "Hook(***)"
+        return "Webhook(***)"
 
 
 def resolve(host: str, port: int) -> Sequence[str]:

@@ -21,7 +21,7 @@ from jobpipe.pipelines.file.field_types import secret_or_none
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.located_values import Path as Place
 from jobpipe.pipelines.file.problems import nearest, pipeline_error
-from jobpipe.pipelines.files.format_options import read_columns, read_schema
+from jobpipe.pipelines.file_formats.format_options import read_columns, read_schema
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins.api import Source
 from jobpipe.pipelines.plugins.job_context import JobContext

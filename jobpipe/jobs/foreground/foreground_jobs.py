@@ -18,9 +18,9 @@ from jobpipe.jobs.monitor.throughput import Throughput
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, PipelineRow, RunRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
-from jobpipe.jobs.supervision.dependencies import LOST_SECONDS, Dependencies, Key
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.jobs.supervision.restart_policy import restart_note
+from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, Key, SupervisionContext
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.loading.snapshot import ParentProcess
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
@@ -115,7 +115,7 @@ class ForegroundJobs:
         self._places = PipelinePaths.of(context.home, self._name)
         self._store = Store(None, time.time)
         self._dispatcher = Dispatcher(
-            Dependencies(
+            SupervisionContext(
                 store=self._store,
                 jobs=CircuitBreaker(context.jobs),
                 definitions=_OnlyPipeline(context.pipeline),

@@ -44,7 +44,7 @@ from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, RunBounds
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
-from jobpipe.store.log.spools import has_spool, read_status
+from jobpipe.store.log.spool_folders import has_spool, read_status
 from jobpipe_registry.process_identity import start_ticks
 
 POLL_SECONDS = 0.5

@@ -18,7 +18,7 @@ import psutil
 from pydantic import Field
 
 from jobpipe.errors import ConfigError
-from jobpipe.jobs.process_group import members
+from jobpipe.jobs.session_processes import members
 from jobpipe.pipelines.file.field_types import Text
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
 from jobpipe_registry.process_identity import PidScope, lives, start_ticks

@@ -79,7 +79,7 @@ class TopicPoller:
         """All has ended: take the last state from the catalogs, and show the rates of the whole run.
 
         Args:
-            catalog: returns :func:`jobpipe.store.log.spools.read_status` of a topic; None if it is served still, or not
+            catalog: returns ``read_status`` of a topic (store/log/spool_folders.py); None if it is served still, or not
                 here: its last view stays.
         """
         for topic, view in self._views.items():

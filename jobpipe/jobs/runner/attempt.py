@@ -21,14 +21,14 @@ from jobpipe.config import Config, load
 from jobpipe.config.job_secrets import export
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
-from jobpipe.jobs.process_group import kill_companions
 from jobpipe.jobs.runner.checkpoint_fence import Fence
 from jobpipe.jobs.runner.driver_environment import prepare_environment
 from jobpipe.jobs.runner.driver_jvm import DriverJvm
 from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
+from jobpipe.jobs.session_processes import kill_companions
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
-from jobpipe.jobs.workloads.stop_reasons import StopAsked, StopRequest, watch_parent
+from jobpipe.jobs.workloads.stop_request import StopAsked, StopRequest, watch_parent
 from jobpipe.jobs.workloads.workload import Workload, WorkloadOutcome, failure, with_checkpoint_error
 from jobpipe.pipelines.checkpoints.checkpoint_owner import Owner, owner_of
 from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
@@ -276,14 +276,14 @@ def _make_workload(
     spark: SparkSession, pipeline: Pipeline, job: Job, context: JobContext, reporter: Reporter
 ) -> Workload:
     if job.spec.application is not None:
-        from jobpipe.jobs.workloads.application import ApplicationWorkload
+        from jobpipe.jobs.workloads.application_workload import ApplicationWorkload
 
         return ApplicationWorkload(Path(pipeline.folder / job.spec.application), job.arguments(context.run))
     if job.spec.type == "flow":
-        from jobpipe.jobs.workloads.flow_job import FlowWorkload
+        from jobpipe.jobs.workloads.flow_workload import FlowWorkload
 
         return FlowWorkload(spark, job, context, reporter)
-    from jobpipe.jobs.workloads.query_builder import QueryWorkload
+    from jobpipe.jobs.workloads.query_workload import QueryWorkload
 
     return QueryWorkload(spark, pipeline, job, context, reporter)
 

@@ -1,4 +1,4 @@
-"""What is known of one attempt, to its state and to what is to be done next. Pure: no clock, no I/O.
+"""Derives the state of an attempt, and the next action, from observed facts. Pure: no clock, no I/O.
 
 The launcher, the lease and the end record may contradict each other: each comes from elsewhere, and later or earlier.
 An end record is believed above all; then a lease, which only a live session has; then the launcher. Without any of them

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from jobpipe.errors import JobpipeError
-from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.reconciler import JobReconciler
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ class _Pool:
 class Dispatcher:
     """All jobs; :meth:`start` begins, :meth:`close` ends. Attempts go on in any case."""
 
-    def __init__(self, dependencies: Dependencies) -> None:
-        self._dependencies = dependencies
+    def __init__(self, context: SupervisionContext) -> None:
+        self._context = context
         self._changed = threading.Condition()  # and the lock of what follows
         self._slots: dict[Key, _Slot] = {}
         self._due: list[tuple[float, Key]] = []  # a heap; entries that are outdated are skipped
@@ -83,7 +83,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin with all jobs of the store."""
-        self.notify((job.pipeline, job.name) for job in self._dependencies.store.jobs())
+        self.notify((job.pipeline, job.name) for job in self._context.store.jobs())
         self._thread.start()
 
     def notify(self, keys: Iterable[Key]) -> None:
@@ -92,7 +92,7 @@ class Dispatcher:
             for key in keys:
                 slot = self._slots.get(key)
                 if slot is None:
-                    reconciler = JobReconciler(self._dependencies, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
+                    reconciler = JobReconciler(self._context, *key, wake=lambda key=key: self._wake(key))  # type: ignore[misc]
                     slot = self._slots[key] = _Slot(reconciler)
                 slot.reconciler.changed()
                 self._wake(key)
@@ -190,6 +190,6 @@ class Dispatcher:
 
     def _is_gone(self, key: Key) -> bool:
         try:
-            return self._dependencies.store.job(*key) is None
+            return self._context.store.job(*key) is None
         except JobpipeError:
             return False

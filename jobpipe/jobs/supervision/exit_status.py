@@ -1,4 +1,4 @@
-"""What is said of how attempts end."""
+"""Messages for how attempts end."""
 
 from __future__ import annotations
 

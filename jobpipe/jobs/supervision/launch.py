@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, LeaseHolder, RunRow
-from jobpipe.jobs.supervision.dependencies import Dependencies
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.supervision.transitions import UNAVAILABLE
 from jobpipe.pipelines.file.interpolation import RunValues
 from jobpipe.pipelines.file.located_values import plain
@@ -52,7 +52,12 @@ def make_launcher(pipeline: Pipeline, run: str) -> Launcher:
 
 
 def start_attempt(
-    dependencies: Dependencies, job: JobRow, run: RunRow, version: int, launcher: Launcher, wanted: Callable[[], bool]
+    context: SupervisionContext,
+    job: JobRow,
+    run: RunRow,
+    version: int,
+    launcher: Launcher,
+    wanted: Callable[[], bool],
 ) -> tuple[LaunchResult, str]:
     """Order and start the next attempt of a run; return what came of it, and why not, for people.
 
@@ -63,14 +68,14 @@ def start_attempt(
         Unavailable: the registry does not answer.
         PipelineError, ConfigError: the pipeline is not right here any more.
     """
-    pipeline = dependencies.definitions.get(job.pipeline, version)
+    pipeline = context.definitions.get(job.pipeline, version)
     key = (job.pipeline, job.name)
-    found = dependencies.jobs.state(*key)
+    found = context.jobs.state(*key)
     if found.lease is not None:
         if _has_died(found.lease):
-            dependencies.jobs.evict_lease(*key, found.lease.instance)
+            context.jobs.evict_lease(*key, found.lease.instance)
             return LaunchResult.AGAIN, ""
-        if run.attempts or not dependencies.takes_over:
+        if run.attempts or not context.takes_over:
             who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
             return LaunchResult.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
     # Attempts from before a retry do not count: other runs of the job may have come in between.
@@ -85,27 +90,27 @@ def start_attempt(
         number=number,
         version=version,
         state=JobState.SUBMITTED,
-        began=dependencies.clock(),
+        began=context.clock(),
         holder=None
         if launcher.cluster
         else LeaseHolder(host=here.host, boot=here.boot, pid_namespace=here.pid_namespace),
     )
-    with dependencies.store.write():
+    with context.store.write():
         if not wanted():
             return LaunchResult.AGAIN, ""
-        dependencies.store.begin_attempt(attempt)
-        dependencies.store.change_run(run.id, state=JobState.SUBMITTED, since=dependencies.clock(), detail="")
+        context.store.begin_attempt(attempt)
+        context.store.change_run(run.id, state=JobState.SUBMITTED, since=context.clock(), detail="")
     try:
-        dependencies.jobs.set_order(*key, Order(run.id, number, "run"), found.version)
+        context.jobs.set_order(*key, Order(run.id, number, "run"), found.version)
     except OrderChanged:
-        dependencies.store.forget_attempt(run.id, number)
+        context.store.forget_attempt(run.id, number)
         return LaunchResult.AGAIN, ""
     except Unavailable:
         return LaunchResult.YES, ""  # perhaps it was ordered: that is seen when the registry answers again
-    _launch(dependencies, pipeline, attempt, run, launcher)
+    _launch(context, pipeline, attempt, run, launcher)
     if found.end is not None:
         try:
-            dependencies.jobs.remove_end(*key, found.end)
+            context.jobs.remove_end(*key, found.end)
         except RegistryError as error:  # it is of an attempt before, and counts for nothing
             log.info("job %s.%s: an old end record is still there: %s", *key, error)
     return LaunchResult.YES, ""
@@ -116,9 +121,9 @@ def _has_died(lease: Lease) -> bool:
 
 
 def _launch(
-    dependencies: Dependencies, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher
+    context: SupervisionContext, pipeline: Pipeline, attempt: AttemptRow, run: RunRow, launcher: Launcher
 ) -> None:
-    places = PipelinePaths.of(dependencies.home, attempt.pipeline)
+    places = PipelinePaths.of(context.home, attempt.pipeline)
     snapshot, report = (make(attempt.job, attempt.number) for make in (places.snapshot, places.report))
     try:
         report.unlink(missing_ok=True)  # of another registry, whose numbers began at 1, too
@@ -133,9 +138,9 @@ def _launch(
                 "upper": _bound(run.upper),
                 "attempt": attempt.number,
                 "storage": places.storage(pipeline, attempt.job),
-                "config": None if launcher.cluster else dependencies.config_file,
-                "stop_seconds": dependencies.stop_seconds,
-                "parent": None if launcher.cluster else dependencies.parent,
+                "config": None if launcher.cluster else context.config_file,
+                "stop_seconds": context.stop_seconds,
+                "parent": None if launcher.cluster else context.parent,
                 "report": None if launcher.cluster else report,
             }
         ).write(snapshot)
@@ -148,7 +153,7 @@ def _launch(
                 snapshot=snapshot,
                 log=places.log(attempt.job),
                 folder=pipeline.folder,
-                environment=dependencies.environment,
+                environment=context.environment,
                 configuration=pipeline.configuration(pipeline.jobs[attempt.job]),
             )
         )
@@ -158,9 +163,9 @@ def _launch(
         detail = f"it cannot be started: {error}"
         log.warning("job %s.%s, attempt %d: %s", attempt.pipeline, attempt.job, attempt.number, detail)
         name = UNAVAILABLE if isinstance(error, LauncherUnavailable) else type(error).__name__
-        dependencies.store.change_attempt(attempt.run, attempt.number, error=name[:128], detail=detail[:1000])
+        context.store.change_attempt(attempt.run, attempt.number, error=name[:128], detail=detail[:1000])
         return
-    dependencies.store.change_attempt(attempt.run, attempt.number, launched=launched)
+    context.store.change_attempt(attempt.run, attempt.number, launched=launched)
 
 
 def _bound(text: str | None) -> str | int | None:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 
 from jobpipe.jobs.storage.job_rows import AttemptRow
-from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.launch import make_launcher
 from jobpipe.jobs.supervision.observations import process_status
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.plugins.api import Launcher, LaunchState, LaunchStatus
@@ -29,10 +29,14 @@ class Probes:
     """
 
     def __init__(
-        self, dependencies: Dependencies, key: tuple[str, str], wake: Callable[[], None], confirmed: Callable[[], None]
+        self,
+        context: SupervisionContext,
+        key: tuple[str, str],
+        wake: Callable[[], None],
+        confirmed: Callable[[], None],
     ) -> None:
         self.launcher_type = ""
-        self._dependencies = dependencies
+        self._context = context
         self._key = key
         self._wake = wake
         self._confirmed = confirmed
@@ -70,7 +74,7 @@ class Probes:
             if status.state is not LaunchState.UNKNOWN:
                 self._confirmed()
             return status
-        began, poll = self._dependencies.clock(), 0.0
+        began, poll = self._context.clock(), 0.0
         try:
             launcher = self._launcher_of(attempt)
             poll = launcher.poll_seconds
@@ -80,7 +84,7 @@ class Probes:
         except Exception as error:  # noqa: BLE001 - a stranger's plug-in
             log.info("job %s.%s: launcher: %s: %s", *self._key, type(error).__name__, error)
             status = LaunchStatus(LaunchState.UNKNOWN)
-        now = self._dependencies.clock()
+        now = self._context.clock()
         if status.state is not LaunchState.UNKNOWN:
             self._answered, self._unknown = status, None
             self._confirmed()
@@ -94,7 +98,7 @@ class Probes:
         since, asked = self._unknown or (now, 0)
         since = min(since, now)  # the clock was set back
         self._unknown = (since, asked + 1)
-        return asked + 1 >= MIN_UNKNOWN_ANSWERS and now - since >= max(self._dependencies.lost_seconds, round_seconds)
+        return asked + 1 >= MIN_UNKNOWN_ANSWERS and now - since >= max(self._context.lost_seconds, round_seconds)
 
     def exit_code_of(self, attempt: AttemptRow) -> int | None:
         """Return the exit code of an attempt that has ended: as the launcher said, else as the attempt has reported."""
@@ -104,7 +108,7 @@ class Probes:
 
     def report(self, attempt: AttemptRow) -> Report:
         """Return the last report of an attempt on this host, an empty one if there is none."""
-        places = PipelinePaths.of(self._dependencies.home, attempt.pipeline)
+        places = PipelinePaths.of(self._context.home, attempt.pipeline)
         return read_report(places.report(attempt.job, attempt.number)) or Report()
 
     def ask_to_stop(self, attempt: AttemptRow) -> None:
@@ -130,7 +134,7 @@ class Probes:
     def _launcher_of(self, attempt: AttemptRow) -> Launcher:
         known = self._launcher
         if known is None or known[:2] != (attempt.run, attempt.number):
-            pipeline = self._dependencies.definitions.get(attempt.pipeline, attempt.version)
+            pipeline = self._context.definitions.get(attempt.pipeline, attempt.version)
             launcher = make_launcher(pipeline, attempt.run)
             known = self._launcher = (attempt.run, attempt.number, launcher)
             self.launcher_type = launcher.type
@@ -141,7 +145,7 @@ class Probes:
     def watch_registry(self) -> None:
         """Hear what changes in the registry."""
         if self._watch is None:
-            self._watch = self._dependencies.jobs.watch(*self._key, self._on_change)
+            self._watch = self._context.jobs.watch(*self._key, self._on_change)
 
     def close(self) -> None:
         """Hear it no more."""
@@ -162,7 +166,7 @@ class Probes:
         seen = self._seen
         if not fresh and seen is not None:
             return seen
-        found = self._dependencies.jobs.state(*self._key)
+        found = self._context.jobs.state(*self._key)
         self._confirmed()
         return found
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.jobs.supervision.assessment import Assessment, Step, judge
-from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.exit_status import REPLACED_DETAIL
 from jobpipe.jobs.supervision.launch import LaunchResult, make_launcher, start_attempt
 from jobpipe.jobs.supervision.observations import end_of, facts_of, holder_of, lease_is_own
 from jobpipe.jobs.supervision.probes import Probes
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.supervision.transitions import JobTransitions, should_stop
 from jobpipe.pipelines.file.problems import pipeline_error
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
@@ -58,11 +58,11 @@ class JobReconciler:
         wake: lets a step be made soon; called from threads of the registry.
     """
 
-    def __init__(self, dependencies: Dependencies, pipeline: str, job: str, wake: Callable[[], None]) -> None:
+    def __init__(self, context: SupervisionContext, pipeline: str, job: str, wake: Callable[[], None]) -> None:
         self.key = (pipeline, job)
-        self._dependencies = dependencies
-        self._probes = Probes(dependencies, self.key, wake, self._note_confirmed)
-        self._transitions = JobTransitions(dependencies, self.key, self.changed)
+        self._context = context
+        self._probes = Probes(context, self.key, wake, self._note_confirmed)
+        self._transitions = JobTransitions(context, self.key, self.changed)
         self._lock = threading.Lock()  # of the next three
         self._stale = True
         self._known_at: float | None = None
@@ -145,7 +145,7 @@ class JobReconciler:
         with self._lock:
             stale, self._stale = self._stale, False
         if stale:
-            store = self._dependencies.store
+            store = self._context.store
             with store.write():  # all of one moment
                 job = store.job(*self.key)
                 attempt = store.open_attempt(*self.key)
@@ -157,13 +157,13 @@ class JobReconciler:
 
     def _begin_run(self, job: JobRow, run: str) -> float:
         """Let the next run begin."""
-        store = self._dependencies.store
+        store = self._context.store
         moved = None
         if job.reset_checkpoint:
             try:
-                pipeline = self._dependencies.definitions.get(job.pipeline, self._version(job))
+                pipeline = self._context.definitions.get(job.pipeline, self._version(job))
                 moved = clear_storage(
-                    PipelinePaths.of(self._dependencies.home, job.pipeline).storage(pipeline, job.name), run
+                    PipelinePaths.of(self._context.home, job.pipeline).storage(pipeline, job.name), run
                 )
             except ConfigError as error:
                 with store.write():
@@ -183,15 +183,15 @@ class JobReconciler:
         return 0.0
 
     def _between_attempts(self, rows: _Rows, run: RunRow) -> float | None:
-        dependencies = self._dependencies
+        context = self._context
         if rows.should_stop:
             self._transitions.end_run(run, JobState.STOPPED, "")
             return 0.0
-        wait = run.next_at - dependencies.clock()
+        wait = run.next_at - context.clock()
         if run.state is JobState.RESTARTING and wait > 0:
             if wait <= run.delay + 0.001:  # a time of day as a float is exact to a microsecond or so
                 return wait
-            dependencies.store.change_run(run.id, next_at=dependencies.clock() + run.delay)  # the clock was set back
+            context.store.change_run(run.id, next_at=context.clock() + run.delay)  # the clock was set back
             self.changed()
             return run.delay
         return self._start_attempt(rows, run)
@@ -199,9 +199,9 @@ class JobReconciler:
     def _start_attempt(self, rows: _Rows, run: RunRow) -> float | None:
         version = self._version(rows.job)
         try:
-            pipeline = self._dependencies.definitions.get(self.key[0], version)
+            pipeline = self._context.definitions.get(self.key[0], version)
             try:
-                untrusted = list(self._dependencies.untrusted(pipeline))
+                untrusted = list(self._context.untrusted(pipeline))
             except OSError as error:  # of a file system that may answer again
                 why = f"waiting until {error.filename} can be looked at ({error.strerror})"
                 self._transitions.set_state(run, run.state, why)
@@ -216,7 +216,7 @@ class JobReconciler:
             self._probes.launcher_type = launcher.type
             return 0.0  # and go on among the jobs of that type
         self._probes.watch_registry()
-        found, why = start_attempt(self._dependencies, rows.job, run, version, launcher, self._is_wanted)
+        found, why = start_attempt(self._context, rows.job, run, version, launcher, self._is_wanted)
         self.changed()
         if found is LaunchResult.WAIT:
             self._transitions.set_state(run, run.state, why)
@@ -231,18 +231,18 @@ class JobReconciler:
 
     def _is_wanted(self) -> bool:
         """Whether the run may still go on; asked inside a change."""
-        store = self._dependencies.store
+        store = self._context.store
         job = store.job(*self.key)
         run = None if job is None else store.run(job.run)
         return job is not None and not should_stop(job, run) and run is not None and not run.is_over
 
     def _version(self, job: JobRow) -> int:
-        pipeline = self._dependencies.store.pipeline(job.pipeline)
+        pipeline = self._context.store.pipeline(job.pipeline)
         return 0 if pipeline is None else pipeline.version
 
     def _remove_job(self, job: JobRow) -> None:
         """Remove a job that is not in the file any more, and has ended."""
-        store = self._dependencies.store
+        store = self._context.store
         with store.write():
             now = store.job(*self.key)
             if now is not None and not now.in_definition:
@@ -250,7 +250,7 @@ class JobReconciler:
                     store.add_cleanup_task(*self.key, subscription)
                 store.remove_job(*self.key)
                 store.add_event(*self.key, "removed")
-        self._dependencies.cleanup_added()
+        self._context.cleanup_added()
         self.changed()
 
     # -- an attempt ----------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class JobReconciler:
         self._probes.watch_registry()
         run = rows.run
         if run is None or run.id != attempt.run:
-            run = self._dependencies.store.run(attempt.run)
+            run = self._context.store.run(attempt.run)
         if run is None:
             raise RuntimeError(f"run {attempt.run} is gone, and its attempt is not")
         if attempt.ended is not None:
@@ -272,18 +272,18 @@ class JobReconciler:
         # After the launcher was asked: what an attempt left before it ended is there.
         records = self._probes.registry_state(fresh=not runs)
         if lease_is_own(attempt, records) and records.lease is not None:
-            since = _held_since(attempt) or self._dependencies.clock()
+            since = _held_since(attempt) or self._context.clock()
             self._note_holder(attempt, holder_of(records.lease, since), records.lease.application)
         code = None if runs else self._probes.exit_code_of(attempt)
         assessment = judge(facts_of(attempt, status, records, exit_code=code, forced=run.forced))
         return self._apply(assessment, run, attempt, records)
 
     def _apply(self, assessment: Assessment, run: RunRow, attempt: AttemptRow, records: JobRecords) -> float:
-        jobs = self._dependencies.jobs
+        jobs = self._context.jobs
         match assessment.step:
             case Step.RECORD:
                 code, report = self._probes.exit_code_of(attempt), self._probes.report(attempt)
-                self._dependencies.attempt_ended(self.key, report)
+                self._context.attempt_ended(self.key, report)
                 self._transitions.record(assessment, run, attempt, end_of(attempt, records), report, code)
                 self._note_confirmed()
                 return 0.0
@@ -320,41 +320,39 @@ class JobReconciler:
         self._transitions.set_state(run, state, detail)
 
     def _note_stop_request(self, run: RunRow, attempt: AttemptRow) -> None:
-        dependencies = self._dependencies
-        with dependencies.store.write():
-            until = dependencies.clock() + dependencies.stop_seconds
-            dependencies.store.change_attempt(attempt.run, attempt.number, stop_by=until)
+        context = self._context
+        with context.store.write():
+            until = context.clock() + context.stop_seconds
+            context.store.change_attempt(attempt.run, attempt.number, stop_by=until)
             if run.state is not JobState.LOST:
                 self._transitions.set_state(run, JobState.STOPPING, "")
         self.changed()
 
     def _stop_attempt(self, run: RunRow, attempt: AttemptRow, records: JobRecords) -> float:
         """Tell an attempt to stop, by the order; end it where it is when its time is over."""
-        dependencies, order = self._dependencies, records.order
+        context, order = self._context, records.order
         mine = order is not None and (order.run, order.attempt) == (run.id, attempt.number)
         left = self._seconds_until_cancel(attempt)
         if mine and order is not None and order.want == "run":
             self._probes.invalidate()
-            dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), records.version)
+            context.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), records.version)
         if left > 0:
             return min(left, POLL_SECONDS)
         if attempt.launched is None:
             if mine:  # no launcher can be told; the attempt ends itself when it hears that another number may run
                 self._probes.invalidate()
-                fresh = dependencies.jobs.state(*self.key)
-                dependencies.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
+                fresh = context.jobs.state(*self.key)
+                context.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
         else:
             self._probes.cancel(attempt)
         return POLL_SECONDS
 
     def _seconds_until_cancel(self, attempt: AttemptRow) -> float:
         """Return in how many seconds an attempt that is to stop is ended where it is."""
-        dependencies = self._dependencies
-        left = (attempt.stop_by or 0.0) - dependencies.clock()
-        if left > dependencies.stop_seconds:  # the clock was set back
-            dependencies.store.change_attempt(
-                attempt.run, attempt.number, stop_by=dependencies.clock() + dependencies.stop_seconds
-            )
+        context = self._context
+        left = (attempt.stop_by or 0.0) - context.clock()
+        if left > context.stop_seconds:  # the clock was set back
+            context.store.change_attempt(attempt.run, attempt.number, stop_by=context.clock() + context.stop_seconds)
             self.changed()
         return left
 
@@ -372,36 +370,36 @@ class JobReconciler:
 
     def _clean_up_attempt(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""
-        dependencies = self._dependencies
+        context = self._context
         records = self._probes.registry_state(fresh=True)
         end = end_of(attempt, records)
         if end is not None:
-            dependencies.jobs.remove_end(*self.key, end)
+            context.jobs.remove_end(*self.key, end)
         status = self._probes.status(attempt)
         if status is not None and status.state is LaunchState.RUNNING:
-            if dependencies.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS:
+            if context.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS:
                 return POLL_SECONDS / 4
             self._probes.cancel(attempt)
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
             self._probes.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
         code = self._probes.exit_code_of(attempt)
-        places = PipelinePaths.of(dependencies.home, self.key[0])
+        places = PipelinePaths.of(context.home, self.key[0])
         for file in (places.snapshot(attempt.job, attempt.number), places.report(attempt.job, attempt.number)):
             file.unlink(missing_ok=True)
         code = attempt.exit_code if code is None else code
-        dependencies.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
+        context.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
         self._probes.forget()
         self.changed()
         return 0.0
 
     def _note_holder(self, attempt: AttemptRow, holder: LeaseHolder, application: str) -> None:
         if (attempt.holder, attempt.application) != (holder, application):
-            self._dependencies.store.change_attempt(attempt.run, attempt.number, holder=holder, application=application)
+            self._context.store.change_attempt(attempt.run, attempt.number, holder=holder, application=application)
             self.changed()
 
     def _note_confirmed(self) -> None:
         with self._lock:
-            self._known_at = self._dependencies.clock()
+            self._known_at = self._context.clock()
 
 
 def _held_since(attempt: AttemptRow) -> float:

@@ -1,4 +1,7 @@
-"""When a job whose attempt failed is started again."""
+"""When a job whose attempt failed is started again.
+
+Who decides by it that an attempt is made again: ``JobTransitions`` (transitions.py); who makes it: ``JobReconciler``.
+"""
 
 from __future__ import annotations
 

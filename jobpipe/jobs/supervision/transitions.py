@@ -10,8 +10,8 @@ from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.jobs.storage.interval_store import IntervalStore
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, RunRow
 from jobpipe.jobs.supervision.assessment import Assessment
-from jobpipe.jobs.supervision.dependencies import Dependencies
 from jobpipe.jobs.supervision.restart_policy import RestartPolicy
+from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.workloads.progress_reports import Report
 from jobpipe.pipelines.file.spec import RestartSpec
 from jobpipe.pipelines.model.job_states import FOLLOWING, DesiredState, JobState
@@ -47,8 +47,8 @@ class JobTransitions:
         changed: called after each change.
     """
 
-    def __init__(self, dependencies: Dependencies, key: tuple[str, str], changed: Callable[[], None]) -> None:
-        self._dependencies = dependencies
+    def __init__(self, context: SupervisionContext, key: tuple[str, str], changed: Callable[[], None]) -> None:
+        self._context = context
         self._key = key
         self._changed = changed
 
@@ -66,8 +66,8 @@ class JobTransitions:
         Args:
             end: the record that it left; without one ``report`` says what it has done, if it ran on this host.
         """
-        dependencies = self._dependencies
-        now, state = dependencies.clock(), assessment.state or JobState.FAILED
+        context = self._context
+        now, state = context.clock(), assessment.state or JobState.FAILED
         ended, done = now if end is None else min(now, end.at), report if end is None else end
         error, detail = assessment.error, assessment.detail
         if end is not None:
@@ -77,8 +77,8 @@ class JobTransitions:
             error, detail = attempt.error, attempt.detail
             if error != UNAVAILABLE:
                 state = JobState.FAILED
-        with dependencies.store.write():
-            dependencies.store.change_attempt(
+        with context.store.write():
+            context.store.change_attempt(
                 attempt.run,
                 attempt.number,
                 state=state,
@@ -91,7 +91,7 @@ class JobTransitions:
             )
             if done.batches or done.rows:
                 run = replace(run, batches=run.batches + done.batches, rows=run.rows + done.rows)
-                dependencies.store.change_run(run.id, batches=run.batches, rows=run.rows)
+                context.store.change_run(run.id, batches=run.batches, rows=run.rows)
             self._decide_next(state, error, detail, run, attempt, ended, started=assessment.started)
         self._changed()
 
@@ -107,9 +107,9 @@ class JobTransitions:
         started: bool,
     ) -> None:
         """Decide what becomes of the run whose attempt has ended; inside a change, by what is wanted now."""
-        dependencies = self._dependencies
-        job = dependencies.store.job(*self._key)
-        stopping = job is None or should_stop(job, dependencies.store.run(run.id))
+        context = self._context
+        job = context.store.job(*self._key)
+        stopping = job is None or should_stop(job, context.store.run(run.id))
         if state is JobState.CANCELED and not started:
             if stopping:
                 self.end_run(run, JobState.STOPPED, "")
@@ -130,9 +130,7 @@ class JobTransitions:
         if delay is None:
             self.end_run(run, JobState.FAILED, detail)
             return
-        dependencies.store.change_run(
-            run.id, failures=restarts.attempts, next_at=dependencies.clock() + delay, delay=delay
-        )
+        context.store.change_run(run.id, failures=restarts.attempts, next_at=context.clock() + delay, delay=delay)
         self.set_state(run, JobState.RESTARTING, f"attempt {run.attempts}: {detail}; the next attempt in {delay:.0f} s")
 
     def _restart_policy(self, attempt: AttemptRow) -> RestartSpec:
@@ -141,21 +139,21 @@ class JobTransitions:
         Raises:
             ConfigError: neither can be loaded.
         """
-        dependencies, pipeline = self._dependencies, self._key[0]
-        row = dependencies.store.pipeline(pipeline)
+        context, pipeline = self._context, self._key[0]
+        row = context.store.pipeline(pipeline)
         if row is not None and row.version != attempt.version:
             try:
-                return dependencies.definitions.get(pipeline, row.version).spec.restart
+                return context.definitions.get(pipeline, row.version).spec.restart
             except ConfigError as error:
                 log.warning("pipeline %s: its restart policy cannot be read: %s", pipeline, error)
-        return dependencies.definitions.get(pipeline, attempt.version).spec.restart
+        return context.definitions.get(pipeline, attempt.version).spec.restart
 
     def _wait_for_launcher(self, run: RunRow, attempt: AttemptRow) -> str:
         """Let the next attempt wait for the launcher, which counts as no failure; return for how long, for people."""
-        store = self._dependencies.store
+        store = self._context.store
         again = any(each.error == UNAVAILABLE for each in store.attempts(run.id, 2) if each.number < attempt.number)
         delay = min(2 * run.delay, RETRY_MOST_SECONDS) if again else RETRY_SECONDS
-        store.change_run(run.id, next_at=self._dependencies.clock() + delay, delay=delay)
+        store.change_run(run.id, next_at=self._context.clock() + delay, delay=delay)
         return f"trying again in {delay:.0f} s"
 
     def set_state(self, run: RunRow, state: JobState, detail: str) -> None:
@@ -165,8 +163,8 @@ class JobTransitions:
         detail = detail[:1000]
         if (state, detail) == (run.state, run.detail):
             return
-        store = self._dependencies.store
-        since = run.since if state is run.state else self._dependencies.clock()
+        store = self._context.store
+        since = run.since if state is run.state else self._context.clock()
         with store.write():
             store.change_run(run.id, state=state, detail=detail, since=since)
             if state is not run.state:
@@ -175,15 +173,15 @@ class JobTransitions:
 
     def end_run(self, run: RunRow, state: JobState, detail: str) -> None:
         """Store that a run has ended for good."""
-        now = self._dependencies.clock()
-        with self._dependencies.store.write():
-            store = self._dependencies.store
+        now = self._context.clock()
+        with self._context.store.write():
+            store = self._context.store
             store.change_run(run.id, state=state, detail=detail[:1000], since=now, ended=now)
             IntervalStore(store).run_ended(store.run(run.id) or run, state, now)
             self.event(run, state, detail)
         self._changed()
-        self._dependencies.run_ended(self._key)
+        self._context.run_ended(self._key)
 
     def event(self, run: RunRow, state: JobState, detail: str) -> None:
         """Add an event."""
-        self._dependencies.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})
+        self._context.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from jobpipe.errors import CheckpointMismatch, JobpipeError
 from jobpipe.jobs.workloads.error_location import file_in, reason_of, stage_of
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, remedy
 from jobpipe.pipelines.model.pipeline import Job
 from jobpipe.spark.termination.query_job import with_remedy

@@ -1,4 +1,4 @@
-"""What lets a task write for a publisher, beyond its certificate: derived from secrets that tasks do not get whole.
+"""Write tickets and tokens: they prove that a task belongs to the job that publishes.
 
 A certificate with the right ``publish`` says that its owner may publish a topic. Only the job that publishes it now may
 put files into the present log; it shows that by these.

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.errors import ConfigError
-from jobpipe.net.tls.certificate_ledger import note_issued
+from jobpipe.net.tls.issued_certificates import note_issued
 from jobpipe.net.tls.key_files import (
     close_folder,
     is_pair,

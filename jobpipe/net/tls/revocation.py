@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from jobpipe.errors import ConfigError
-from jobpipe.net.tls.certificate_ledger import serials_of
+from jobpipe.net.tls.issued_certificates import serials_of
 from jobpipe.net.tls.key_files import locked, read_ca, read_certificate, read_certificates, write_crl
 
 CRL_LIFE = timedelta(days=365)

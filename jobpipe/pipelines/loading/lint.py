@@ -14,7 +14,7 @@ from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.file_paths import literal, local_folder
 from jobpipe.pipelines.file.located_values import Path as Place
 from jobpipe.pipelines.file.problems import Problem
-from jobpipe.pipelines.files.format_options import read_schema
+from jobpipe.pipelines.file_formats.format_options import read_schema
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
 
 

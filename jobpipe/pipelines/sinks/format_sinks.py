@@ -15,8 +15,8 @@ from jobpipe.pipelines.file.field_types import Columns, Text, revealed
 from jobpipe.pipelines.file.file_paths import absolute, file_format
 from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.files.file_sink_log import FileLog, Writer
-from jobpipe.pipelines.files.format_options import FormatOptions
+from jobpipe.pipelines.file_formats.file_sink_log import FileLog, Writer
+from jobpipe.pipelines.file_formats.format_options import FormatOptions
 from jobpipe.pipelines.plugins.api import DeliveryGuarantee, Sink, column_named
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.plugins.start_query import writer_of

@@ -1,4 +1,7 @@
-"""Sink ``jobpipe``: a topic of the bus."""
+"""Sink ``jobpipe``: a topic of the bus.
+
+Exactly once is decided by the publisher (publishing/batch_admission.py) and, for good, by the log (store/log/seal.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from jobpipe.config.definitions.config_model import KEYS
 from jobpipe.config.definitions.sink_arguments import SINK_ARGUMENTS
 from jobpipe.pipelines.file.field_types import Flag, Text
 from jobpipe.pipelines.file.spec import Mode, kebab
-from jobpipe.pipelines.files.format_options import read_columns, read_schema
+from jobpipe.pipelines.file_formats.format_options import read_columns, read_schema
 from jobpipe.pipelines.plugins.api import DeliveryGuarantee, Sink, Topics
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.plugins.option_models import options_model

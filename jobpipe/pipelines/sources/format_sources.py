@@ -14,7 +14,12 @@ from jobpipe.pipelines.file.field_types import Text, revealed
 from jobpipe.pipelines.file.file_paths import InputPattern, absolute, file_format, pattern_from
 from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.files.format_options import SAY_WHAT_IS_MALFORMED, FormatOptions, read_columns, read_schema
+from jobpipe.pipelines.file_formats.format_options import (
+    SAY_WHAT_IS_MALFORMED,
+    FormatOptions,
+    read_columns,
+    read_schema,
+)
 from jobpipe.pipelines.plugins.api import ORIGIN, UNPARSED, Source, origin
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sources.csv_lines import CsvFormat, CsvLines

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.file_paths import is_hidden, literal, may_match_twice
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.files.file_sink_log import LOG, FileLog, json_of
+from jobpipe.pipelines.file_formats.file_sink_log import LOG, FileLog, json_of
 from jobpipe.pipelines.plugins.job_context import JobContext
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Arguments, ObjectName, Text, revealed
 from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.files.format_options import read_columns
+from jobpipe.pipelines.file_formats.format_options import read_columns
 from jobpipe.pipelines.plugins.api import PluginOptions, Transform
 from jobpipe.pipelines.plugins.job_context import INPUT, JobContext
 from jobpipe.pipelines.plugins.object_loader import import_object

@@ -13,7 +13,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.field_types import Text, revealed
 from jobpipe.pipelines.file.problems import OptionError
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.files.format_options import SAY_WHAT_IS_MALFORMED, FormatOptions, read_columns
+from jobpipe.pipelines.file_formats.format_options import SAY_WHAT_IS_MALFORMED, FormatOptions, read_columns
 from jobpipe.pipelines.plugins.api import DEAD, UNPARSED, Transform, column_named, require_columns
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.transforms.column_transforms import dead_struct, replace_columns

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from jobpipe.arrow.missing_offsets import with_offsets
+from jobpipe.arrow.list_offsets import with_offsets
 
 
 def collect_batches(frame: DataFrame) -> list[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
-from jobpipe.arrow.missing_offsets import with_offsets
+from jobpipe.arrow.list_offsets import with_offsets
 from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import Fenced, SpoolError, UnsupportedType
 from jobpipe.publishing.batch_admission import BatchKey

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.taskcontext import TaskContext
 
 from jobpipe.arrow.casting import cast_batch
-from jobpipe.arrow.missing_offsets import with_offsets
+from jobpipe.arrow.list_offsets import with_offsets
 from jobpipe.arrow.schema_validation import require_readable
 from jobpipe.errors import WaitTimeout
 from jobpipe.publishing.batch_target import WriteTarget

@@ -1,4 +1,4 @@
-"""What may be removed, and the removing. Time is the coordinator's uptime, never the wall clock."""
+"""Retention: which batches may be deleted, and deleting them. Time is the coordinator's uptime, not the wall clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealing: the one transaction that makes a batch visible."""
+"""Sealing: a batch is checked and inserted; the transaction of ``TopicLog.seal`` makes it visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a read begins or ends, as its user says it, the log alone knows the position; and how much one range takes."""
+"""A start or end as a user gives it, which the log resolves to a position; and how much lies between."""
 
 from __future__ import annotations
 

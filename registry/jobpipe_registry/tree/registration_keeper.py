@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Nodes
 from jobpipe_registry.registry_errors import RegistryError, TopicOwned, Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 from jobpipe_registry.tree.last_call_wins import LastCallWins
 from jobpipe_registry.tree.topic_changes import TopicChanges

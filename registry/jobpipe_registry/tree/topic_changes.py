@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from jobpipe_registry.names import Paths
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
 from jobpipe_registry.registry_errors import BadRecord, TopicOwned, Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.topic_records import (
     MAX_EPOCH,
     MAX_RECORD_BYTES,

@@ -17,7 +17,7 @@ from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Nodes, Notify
 from jobpipe_registry.registry_errors import NotStarted, RegistryError
 from jobpipe_registry.registry_jobs import Jobs
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.topic_records import MAX_RECORD_BYTES, OwnerRecord, RegisterRecord
 from jobpipe_registry.tree.registration_keeper import RegistrationKeeper
 from jobpipe_registry.tree.topic_changes import TopicChanges, point_text

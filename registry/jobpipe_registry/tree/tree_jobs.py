@@ -26,7 +26,7 @@ from jobpipe_registry.node_watch import TreeWatch, Watch
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, OrderChanged, RegistryError, Unavailable
 from jobpipe_registry.registry_jobs import JobRecords, Jobs, LeaseLost, StateCallback
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.tree.last_call_wins import LastCallWins
 from jobpipe_registry.tree.topic_changes import attempts
 from jobpipe_registry.tree.tree_reader import TreeReader

@@ -27,7 +27,7 @@ from kazoo.retry import KazooRetry
 
 from jobpipe_registry.credentials import Sasl, Tls
 from jobpipe_registry.registry_errors import BadOption, RegistryError
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.zookeeper.kazoo_log import KazooLog
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 

@@ -11,7 +11,7 @@ from kazoo.exceptions import InvalidACLError, NoAuthError, NodeExistsError, NoNo
 
 from jobpipe_registry.nodes import Conflict, Create, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import RegistryError
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.topic_records import MAX_RECORD_BYTES
 from jobpipe_registry.tree.tree_handler import TreeHandler
 from jobpipe_registry.zookeeper.acl import ExposedNode, exposed, to_kazoo

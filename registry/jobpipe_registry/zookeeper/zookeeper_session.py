@@ -38,7 +38,7 @@ from kazoo.protocol.states import KeeperState
 
 from jobpipe_registry.nodes import Notify
 from jobpipe_registry.registry_errors import Unavailable
-from jobpipe_registry.start_options import RegistryOptions
+from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.zookeeper.kazoo_client import RegistryClient, explain
 from jobpipe_registry.zookeeper.kazoo_log import KazooLog, hide_secrets
 

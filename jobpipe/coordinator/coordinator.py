@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 
 from jobpipe.config import Config
 from jobpipe.coordinator.background_tasks import BackgroundTasks
-from jobpipe.coordinator.data.data_child import DataChild
-from jobpipe.coordinator.registration.epoch_check import EpochCheck
+from jobpipe.coordinator.data.data_process_handle import DataProcessHandle
+from jobpipe.coordinator.registration.claimed_epoch_check import ClaimedEpochCheck
 from jobpipe.coordinator.registration.host_servers import HostServers
 from jobpipe.coordinator.registration.topic_registration import TopicRegistration
 from jobpipe.coordinator.topic.served_topic import ServedTopic
@@ -60,7 +60,7 @@ class Coordinator:
         handler: RegisterServerHandler,
         *,
         control: Endpoint,
-        data: DataChild,
+        data: DataProcessHandle,
         parent: WatchedParent | None,
         instance: str,
         quotas: IdentityQuotas | None = None,
@@ -84,7 +84,7 @@ class Coordinator:
         self._drops: dict[str, asyncio.Task[None]] = {}  # under way, by topic
         self._ticks: dict[ServedTopic, asyncio.Task[None]] = {}
         self._background = BackgroundTasks()
-        self._higher: dict[str, EpochCheck] = {}
+        self._higher: dict[str, ClaimedEpochCheck] = {}
         self._lost: set[str] = set()  # topics that another publisher has claimed while they were being opened
         self._touched = time.monotonic()
         self._had_topic = False
@@ -284,7 +284,7 @@ class Coordinator:
         higher = self._higher.get(topic.topic)
         if higher is None or higher.topic is not topic:
             registered = partial(self._registration.highest_epoch, topic.topic)
-            higher = self._higher[topic.topic] = EpochCheck(topic, registered, self._background)
+            higher = self._higher[topic.topic] = ClaimedEpochCheck(topic, registered, self._background)
         exists = await higher.exists()
         if exists:
             log.warning("topic %s: fenced, a higher epoch than %d exists", topic.topic, topic.epoch)

@@ -1,4 +1,7 @@
-"""``jobpipe describe``: all facts of one topic, from its coordinator."""
+"""``jobpipe describe``: all facts of one topic, from its coordinator.
+
+What it shows comes from ``ServedTopic.status`` (coordinator/topic/served_topic.py) and store/log/catalog_status.py.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from typing import Any
 
 import click
 
-from jobpipe.cli.bus.flow_command import flow_offsets
-from jobpipe.cli.bus.holds_command import HOLD_COLUMNS, hold_row
-from jobpipe.cli.bus.leases_command import LEASE_COLUMNS, lease_row
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, seconds, size
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, publisher
+from jobpipe.cli.topics.flow_command import flow_offsets
+from jobpipe.cli.topics.holds_command import HOLD_COLUMNS, hold_row
+from jobpipe.cli.topics.leases_command import LEASE_COLUMNS, lease_row
 from jobpipe.plural import counted
 from jobpipe.publishing.first_publish_check import author
 

@@ -24,7 +24,7 @@ from jobpipe.jobs.workloads.error_location import (
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.query_shape import claim_shape, shape_of
 from jobpipe.jobs.workloads.routed_sink import RoutedSink
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 from jobpipe.pipelines.checkpoints.checkpoint_storage import storage_of
 from jobpipe.pipelines.dead_letters.dead_letter_split import DeadLetters, dead_letters_for

@@ -1,4 +1,4 @@
-"""Rows whose empty nested columns lack their offsets, as Arrow's Java library left them out (Spark 3.5 sends such).
+"""Repairs Arrow data of Spark 3.5, in which empty nested columns lack their list-offset buffer.
 
 Arrow's format lets an array without values have no offsets. pyarrow 26 takes such arrays everywhere but where it counts
 bytes: ``nbytes`` of an empty list inside a list reads memory that is not there, and ends the process.

@@ -1,4 +1,4 @@
-"""What all jobs under supervision share."""
+"""What the supervision of all jobs shares: store, registry, definitions, clock and callbacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Definitions(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dependencies:
+class SupervisionContext:
     """What all jobs under supervision share.
 
     Attributes:

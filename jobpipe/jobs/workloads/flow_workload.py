@@ -9,9 +9,9 @@ from pyspark.sql.types import StructType
 
 from jobpipe.flows.flow_driver import Flow
 from jobpipe.jobs.workloads.progress_reports import Reporter
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
-from jobpipe.pipelines.files.format_options import read_columns
+from jobpipe.pipelines.file_formats.format_options import read_columns
 from jobpipe.pipelines.model.pipeline import Job
 from jobpipe.pipelines.plugins.api import Source
 from jobpipe.pipelines.plugins.job_context import JobContext

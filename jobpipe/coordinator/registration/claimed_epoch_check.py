@@ -1,4 +1,7 @@
-"""Whether a higher epoch that a peer has named exists. A peer may be wrong, or lie: only catalog and registry know."""
+"""Verifies a higher epoch that a peer claims: only catalog and registry know whether it exists.
+
+The fence itself is in each write of the catalog: ``check_epoch`` in store/catalog/catalog_file.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ ASK_SECONDS = 2.0  # between two requests to the registry, however often peers n
 PATIENCE_SECONDS = 3.0  # that a peer waits for the answer
 
 
-class EpochCheck:
+class ClaimedEpochCheck:
     """Answers for one topic.
 
     Args:

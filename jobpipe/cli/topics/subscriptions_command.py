@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from jobpipe.cli.bus.flow_command import find_flow_keeper
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.offset_argument import PlaceType
 from jobpipe.cli.common.output import count, emit_json, emit_table, printable
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, subscription_lines
+from jobpipe.cli.topics.flow_command import find_flow_keeper
 from jobpipe.store.reading.boundary import Boundary
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")

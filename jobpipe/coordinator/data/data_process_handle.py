@@ -19,7 +19,7 @@ START_SECONDS = 30.0
 END_SECONDS = 5.0
 
 
-class DataChild:
+class DataProcessHandle:
     """One data process. Its methods block; they may be called from any thread."""
 
     def __init__(self, config: Config, *, interface: str, advertised: str, instance: str, secret: str) -> None:

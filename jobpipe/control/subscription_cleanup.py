@@ -1,4 +1,4 @@
-"""Cleans up subscriptions and orders of jobs that have changed or are gone; tries again until it is done."""
+"""Deletes the subscriptions and orders of jobs that have changed or are gone, with retries."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ class _Replay:
         """
         from jobpipe.admin import Admin
         from jobpipe.errors import TopicAway, TopicNotFound
-        from jobpipe.store.log.spools import has_spool, is_blank
+        from jobpipe.store.log.spool_folders import has_spool, is_blank
         from jobpipe.store.spool.spool_files import check_topic
 
         place = self._config.spool_dir / self._into

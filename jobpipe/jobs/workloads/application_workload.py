@@ -10,7 +10,7 @@ import threading
 import traceback
 from pathlib import Path
 
-from jobpipe.jobs.workloads.stop_reasons import StopRequest
+from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
 
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)

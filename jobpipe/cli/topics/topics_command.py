@@ -14,7 +14,7 @@ from jobpipe.plural import counted
 if TYPE_CHECKING:
     from jobpipe.admin import TopicLine
     from jobpipe.deletion import Deletion
-    from jobpipe.store.log.spools import Spool
+    from jobpipe.store.log.spool_folders import Spool
 
 _SERVED = ("topic", "served", "endpoint", "parallelism", "epoch", "ssl", "state")
 _STATE = ("publisher", "publishing", "publisher_gone", "served_for")
@@ -135,7 +135,7 @@ def _facts(name: str, line: TopicLine | None, status: dict[str, Any] | None) -> 
 def _spools(folder: Any, namespace: str) -> dict[str, Spool]:
     """Return the spools of the namespace; those that cannot be read are named on standard error."""
     from jobpipe.errors import SpoolError
-    from jobpipe.store.log.spools import list_spools
+    from jobpipe.store.log.spool_folders import list_spools
 
     found = {}
     for spool in list_spools(folder):

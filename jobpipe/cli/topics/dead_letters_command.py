@@ -252,7 +252,7 @@ def _in_file(file: Path, job: str) -> str:
 
 def _known(config: Config) -> list[str]:
     from jobpipe.admin import Admin
-    from jobpipe.store.log.spools import has_spool
+    from jobpipe.store.log.spool_folders import has_spool
 
     with Admin(config) as admin:
         found = {line.name for line in admin.topics() if line.location is not None}
