@@ -212,7 +212,7 @@ def test_a_stop_reaches_the_driver_while_the_master_is_away(world: World) -> Non
     job.stop()
     eventually(lambda: world.order == Order("r1", 1, "stop"))
     world.leave(handler, 1, "STOPPED", 0)
-    assert world.end().state is JobState.STOPPED
+    assert (world.end().state, world.launcher.canceled) == (JobState.STOPPED, [])
 
 
 def test_canceled_while_nobody_can_say_whether_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_canceled_while_nobody_can_say_whether_it_runs(world: World, monkeypatch
     job.kill()
     view = world.end()
     assert view.state is JobState.LOST
-    assert view.detail == "it is not known whether it has ended"
+    assert view.detail == "it is not known whether it has ended: the master is away"
     assert set(world.launcher.canceled) == {"1"}
 
 
@@ -243,3 +243,17 @@ def test_a_driver_that_tells_of_its_canceled_spark(world: World) -> None:
     world.launcher.end(1, 1)
     view = world.end()
     assert (view.state, "repeated" in view.detail) == (JobState.CANCELED, True)
+
+
+def test_a_master_that_knows_nothing_of_it_keeps_no_stopped_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was started again. Without a lease nothing says that the driver lives."""
+    for name in ("LOST_SECONDS", "GIVE_UP_SECONDS"):
+        monkeypatch.setattr(foreground_jobs, name, 0.1)
+    job = world.start(stop_seconds=0.1)
+    world.attempt()
+    launcher(world).away = True
+    world.wait(JobState.LOST)
+    job.stop()
+    view = world.end()
+    assert view.state is JobState.LOST
+    assert view.detail.startswith("it is not known whether it has ended: the master is away")

@@ -186,6 +186,8 @@ class World:
         self.jobs.away.clear()
         if self.job is not None:
             self.job.kill()
+            for handler in self.handlers[1:]:
+                handler.shutdown()
             assert self.job.join(DEADLINE)
             self.job.close()
         for handler in self.handlers:
@@ -632,6 +634,117 @@ def test_a_launcher_with_a_bug(world: World, caplog: pytest.LogCaptureFixture) -
     assert (view.state, view.detail) == (JobState.FAILED, "it cannot be started: a bug")
     assert "a bug" in caplog.text
     assert list(world.places.snapshot("report", 1).parent.iterdir()) == []
+
+
+def test_a_run_that_is_replaced_waits_for_no_newer_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two attempts another run has ordered, and has the lease: a stream may have it for ever."""
+    monkeypatch.setattr(restart_policy, "_spread", lambda: 10.0)
+    world.start()
+    world.attempt()
+    world.leave(world.run(1), 1, "FAILED", 1, error="OSError")
+    world.wait(JobState.RESTARTING)
+    jobs = world.session().jobs
+    jobs.set_order(*JOB, Order("r2", 2, "run"), jobs.state(*JOB).version)
+    world.session().jobs.take_lease(*JOB, Lease("r2", 2, "host", 4711, 1.5e9, "b"), lambda why: None)
+    assert world.end().state is JobState.CANCELED
+
+
+def test_a_kill_while_it_is_submitted_waits_for_the_launcher(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it has started would run on without supervision."""
+    monkeypatch.setattr(foreground_jobs, "GIVE_UP_SECONDS", 0.0)
+    submit, busy, go = world.launcher.submit, threading.Event(), threading.Event()
+
+    def slow(attempt: Attempt) -> str:
+        busy.set()
+        assert go.wait(DEADLINE)
+        return submit(attempt)
+
+    world.launcher.submit = slow  # type: ignore[method-assign]
+    job = world.start()
+    assert busy.wait(DEADLINE)
+    job.stop()
+    job.kill()
+    assert not job.join(0.2)
+    go.set()
+    assert (world.end().state, set(world.launcher.canceled)) == (JobState.CANCELED, {"1"})
+
+
+def test_a_kill_after_its_end_record_ends_its_process_at_once(world: World) -> None:
+    job = world.start()
+    world.attempt()
+    world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FINISHED", 1.5e9))
+    world.wait(JobState.FINISHED)
+    assert not job.ended
+    job.kill()
+    assert (world.end().state, world.launcher.canceled) == (JobState.FINISHED, ["1"])
+
+
+def test_a_third_signal_makes_no_failure_of_what_was_killed(world: World) -> None:
+    world.launcher.heeds = 10**9
+    job = world.start()
+    world.attempt()
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    job.kill()
+    world.jobs.away.set()
+    handler.jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", time.time(), error="Py4JError"))
+    job.kill()
+    world.launcher.end(1, 1)
+    world.jobs.away.clear()
+    assert world.end().state is JobState.CANCELED
+
+
+def test_a_registry_that_stays_away_keeps_no_stopped_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one signal too, and of a run that took too long: nobody may be there to send another one."""
+    monkeypatch.setattr(foreground_jobs, "GIVE_UP_SECONDS", 0.1)
+    job = world.start(stop_seconds=0.1)
+    world.attempt()
+    world.run(1)
+    world.wait(JobState.RUNNING)
+    world.jobs.away.set()
+    world.launcher.end(1, 0)
+    eventually(lambda: "it is away" in job.view.detail)
+    job.stop()
+    view = world.end()
+    assert view.state is JobState.LOST
+    assert view.detail.startswith("it is not known whether it has ended: registry memory is not available")
+
+
+def test_files_that_cannot_be_removed_do_not_keep_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.start()
+    world.attempt()
+    world.places.report("report", 1).mkdir()
+    world.leave(world.run(1), 1, "FINISHED", 0)
+    assert world.end().state is JobState.FINISHED
+    assert "cannot be removed" in caplog.text
+
+
+def test_a_launcher_that_would_end_the_program(world: World) -> None:
+    world.launcher.fails = [SystemExit(3) for _ in range(3)]  # type: ignore[list-item]
+    world.start()
+    view = world.end()
+    assert (view.state, view.attempts) == (JobState.FAILED, 3)
+
+
+def test_what_an_error_says_is_said_of_its_failure_alone(world: World) -> None:
+    """Not where a job waits, nor of a stop: alerts take it out of the detail by the cause."""
+    job = world.start()
+    reporter = Reporter(Snapshot.read(world.attempt().snapshot).report)
+    handler = world.run(1)
+    world.wait(JobState.RUNNING)
+    reporter.report(1, 5, "ValueError: amount 17 of Mrs. Smith")
+    world.leave(handler, 1, "FAILED", 1, error="ValueError")
+    world.attempt()
+    handler = world.run(2)
+    view = world.wait(JobState.RUNNING)
+    assert (view.detail, view.cause) == (
+        "restarted after: ValueError: amount 17 of Mrs. Smith",
+        "ValueError: amount 17 of Mrs. Smith",
+    )
+    job.stop()
+    world.leave(handler, 2, "STOPPED", 0)
+    view = world.end()
+    assert (view.state, view.detail, view.cause) == (JobState.STOPPED, "", "")
 
 
 def test_a_topic_without_room(world: World) -> None:

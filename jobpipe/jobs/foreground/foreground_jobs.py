@@ -19,6 +19,7 @@ from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, PipelineRow, RunRo
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
+from jobpipe.jobs.supervision.exit_status import MISCONFIGURED_TEXT
 from jobpipe.jobs.supervision.restart_policy import restart_note
 from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, Key, SupervisionContext
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
@@ -29,7 +30,8 @@ from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, RunBounds
 from jobpipe_registry.registry_jobs import Jobs
 
-GIVE_UP_SECONDS = 20.0  # after a job was killed, for a registry that is away to answer how it ended
+GIVE_UP_SECONDS = 20.0  # after the time for a stop, for registry and launcher to answer how the job ended
+MOST_THREADS = 64  # so many jobs are supervised at the same moment
 JOIN_SECONDS = 0.05
 
 
@@ -131,10 +133,10 @@ class ForegroundJobs:
                 cleanup_added=lambda: None,
                 attempt_ended=self._attempt_ended,
                 run_ended=lambda key: self.changed.set(),
-            )
+            ),
+            threads=min(max(len(self.names), 1), MOST_THREADS),
         )
-        self._stopped: set[str] = set()
-        self._killed_at: dict[str, float] = {}
+        self._end_by: dict[str, float] = {}  # of jobs that were told to stop: when they are to have ended
         self._causes: dict[str, str] = {}
         self._throughput = {name: Throughput() for name in self.names}
 
@@ -169,25 +171,28 @@ class ForegroundJobs:
                         upper=_bound(bounds.upper),
                     )
                 )
-        if self._stopped:
-            self._stop(sorted(self._stopped), None)
+        if self._end_by:
+            self._stop(sorted(self._end_by), None)
         self._dispatcher.start()
 
     # -- what a person wants -------------------------------------------------------------------------------------------
 
     def stop(self, *names: str) -> None:
         """Let jobs end after the micro-batch they are in, all without a name; returns at once. Idempotent."""
+        self._end(names or self.names, self._context.stop_seconds)
         self._stop(names or self.names, None)
 
     def kill(self, *names: str) -> None:
         """End jobs where they are; returns at once."""
-        now = time.monotonic()
-        for name in names or self.names:
-            self._killed_at.setdefault(name, now)
+        self._end(names or self.names, 0.0)
         self._stop(names or self.names, time.time())
 
+    def _end(self, names: Sequence[str], seconds: float) -> None:
+        by = time.monotonic() + seconds
+        for name in names:
+            self._end_by[name] = min(by, self._end_by.get(name, by))
+
     def _stop(self, names: Sequence[str], until: float | None) -> None:
-        self._stopped.update(names)
         with self._store.write():
             for name in names:
                 job = self._store.job(self._name, name)
@@ -200,7 +205,8 @@ class ForegroundJobs:
                 self._store.put_job(job)
                 attempt = self._store.open_attempt(self._name, name)
                 if until is not None and attempt is not None:
-                    self._store.change_attempt(attempt.run, attempt.number, stop_by=until)
+                    by = until if attempt.stop_by is None else min(until, attempt.stop_by)
+                    self._store.change_attempt(attempt.run, attempt.number, stop_by=by)
         self._dispatcher.notify((self._name, name) for name in names)
 
     def block(self, name: str, why: str | None) -> None:
@@ -210,15 +216,18 @@ class ForegroundJobs:
     # -- how they stand ------------------------------------------------------------------------------------------------
 
     def ended(self, name: str) -> bool:
-        """Whether a job has ended, and nothing of it is left; or it was killed, and how it ended cannot be heard."""
+        """Whether a job has ended, and nothing of it is left; or its time is over, and nothing says how it ended."""
         run, attempt = self._newest(name)
         if run is not None and run.is_over and (attempt is None or not attempt.open):
             return True
-        return self._has_given_up(name)
+        return bool(self._given_up(name))
 
-    def _has_given_up(self, name: str) -> bool:
-        killed = self._killed_at.get(name)
-        return killed is not None and time.monotonic() - killed > GIVE_UP_SECONDS
+    def _given_up(self, name: str) -> str:
+        """Return what has kept us from learning how a job ended, if its time is over; else ""."""
+        by = self._end_by.get(name)
+        if by is None or time.monotonic() < by + GIVE_UP_SECONDS:
+            return ""
+        return self._dispatcher.obstacle((self._name, name)) or ""
 
     def join(self, seconds: float) -> bool:
         """Wait until all have ended; return whether they have."""
@@ -239,8 +248,9 @@ class ForegroundJobs:
         throughput = self._throughput[name]
         lately = throughput.add(time.monotonic(), rows)[0] if not run.is_over else throughput.overall()[0]
         state, detail = run.state, self._detail(name, run, attempt, now)
-        if not run.is_over and self._has_given_up(name):
-            state, detail = JobState.LOST, "; ".join(filter(None, ("it is not known whether it has ended", detail)))
+        if not run.is_over and (obstacle := self._given_up(name)):
+            state, detail = JobState.LOST, f"it is not known whether it has ended: {obstacle}"
+        cause = self._causes.get(name, "")
         cluster = self._context.pipeline.launcher.plugin.cluster
         return JobView(
             name,
@@ -252,7 +262,7 @@ class ForegroundJobs:
             run.batches + report.batches,
             rows,
             self._places.log(name),
-            self._causes.get(name, "") if attempt is not None and attempt.ended is not None else "",
+            cause if cause in detail else "",
             lately,
             starting=run.state is JobState.RUNNING and not (cluster or report.started),
         )
@@ -268,11 +278,11 @@ class ForegroundJobs:
         """Return what is said of a job, with all that the error says: it stays on this terminal."""
         if attempt is None:
             return run.detail
-        if attempt.ended is not None:
+        if attempt.ended is not None and run.state in (JobState.FAILED, JobState.RESTARTING):
             return _with_cause(run.detail, attempt.error, self._causes.get(name, ""))
         if run.detail or run.state is not JobState.RUNNING or attempt.holder is None or not attempt.holder.since:
             return run.detail
-        before = [each for each in self._store.attempts(run.id, 2) if each.number < attempt.number]
+        before = [each for each in self._store.attempts(run.id, 2) if each.number < attempt.number and each.error]
         why = _with_cause(before[0].detail, before[0].error, self._causes.get(name, "")) if before else ""
         return restart_note(why, now - attempt.holder.since)
 
@@ -284,9 +294,9 @@ def _with_cause(detail: str, error: str, cause: str) -> str:
     """Return a detail that has all that the error said, not its class alone."""
     if not cause or cause in detail:
         return detail
-    if error and cause.startswith(error) and error in detail:
-        return detail.replace(error, cause, 1)
-    return f"{detail}: {cause}" if detail else cause
+    if MISCONFIGURED_TEXT in detail:
+        return f"{detail}: {cause}"
+    return detail.replace(error, cause, 1) if error and cause.startswith(error) else detail
 
 
 def _new_run() -> str:

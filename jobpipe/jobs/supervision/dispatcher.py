@@ -41,11 +41,11 @@ class _Slot:
 class _Pool:
     """Threads that do what they are given."""
 
-    def __init__(self, name: str, run: Callable[[Key], None]) -> None:
+    def __init__(self, name: str, threads: int, run: Callable[[Key], None]) -> None:
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._run = run
         self._threads = [
-            threading.Thread(target=self._work, name=f"jobs-{name}-{number}", daemon=True) for number in range(THREADS)
+            threading.Thread(target=self._work, name=f"jobs-{name}-{number}", daemon=True) for number in range(threads)
         ]
         try:
             for thread in self._threads:
@@ -70,10 +70,15 @@ class _Pool:
 
 
 class Dispatcher:
-    """All jobs; :meth:`start` begins, :meth:`close` ends. Attempts go on in any case."""
+    """All jobs; :meth:`start` begins, :meth:`close` ends. Attempts go on in any case.
 
-    def __init__(self, context: SupervisionContext) -> None:
+    Args:
+        threads: of each type of launcher.
+    """
+
+    def __init__(self, context: SupervisionContext, threads: int = THREADS) -> None:
         self._context = context
+        self._pool_threads = threads
         self._changed = threading.Condition()  # and the lock of what follows
         self._slots: dict[Key, _Slot] = {}
         self._due: list[tuple[float, Key]] = []  # a heap; entries that are outdated are skipped
@@ -102,6 +107,14 @@ class Dispatcher:
         with self._changed:
             slot = self._slots.get(key)
         return None if slot is None else slot.reconciler.known_at
+
+    def obstacle(self, key: Key) -> str | None:
+        """Return why it is not known how a job stands, "" if it is; None: a step is being made, or is due."""
+        with self._changed:
+            slot = self._slots.get(key)
+            if slot is None or slot.busy:
+                return "" if slot is None else None
+            return slot.reconciler.obstacle
 
     def block(self, key: Key, why: str | None) -> None:
         """Note that a topic that a job publishes has no room, or has room again."""
@@ -162,7 +175,7 @@ class Dispatcher:
         name = launcher_type if launcher_type in self._pools or len(self._pools) < MOST_POOLS - 1 else "others"
         pool = self._pools.get(name)
         if pool is None:
-            pool = self._pools[name] = _Pool(name or "new", self._step)
+            pool = self._pools[name] = _Pool(name or "new", self._pool_threads, self._step)
         return pool
 
     def _step(self, key: Key) -> None:
@@ -171,22 +184,24 @@ class Dispatcher:
             if slot is None or self._closing:
                 return
         wait: float | None = FAILED_SECONDS
+        gone = False
         try:
             wait = slot.reconciler.step()
+            gone = wait is None and self._is_gone(key)
         except JobpipeError as error:
             log.warning("job %s.%s: %s", *key, error)
-        except Exception:
+        except (Exception, SystemExit):  # of a plug-in
             log.exception("job %s.%s", *key)
-        gone = wait is None and self._is_gone(key)
-        with self._changed:
-            slot.busy = False
-            again, slot.again = slot.again, False
-            if again:
-                self._set_due(key, slot, time.monotonic())
-            elif gone:
-                self._slots.pop(key, None)
-            elif wait is not None:
-                self._set_due(key, slot, time.monotonic() + wait)
+        finally:  # also if a plug-in ends this thread
+            with self._changed:
+                slot.busy = False
+                again, slot.again = slot.again, False
+                if again:
+                    self._set_due(key, slot, time.monotonic())
+                elif gone:
+                    self._slots.pop(key, None)
+                elif wait is not None:
+                    self._set_due(key, slot, time.monotonic() + wait)
 
     def _is_gone(self, key: Key) -> bool:
         try:

@@ -71,6 +71,9 @@ def start_attempt(
     pipeline = context.definitions.get(job.pipeline, version)
     key = (job.pipeline, job.name)
     found = context.jobs.state(*key)
+    # Attempts from before a retry do not count: other runs of the job may have come in between.
+    if run.attempts > run.before and found.order is not None and found.order.run != run.id:
+        return LaunchResult.REPLACED, ""
     if found.lease is not None:
         if _has_died(found.lease):
             context.jobs.evict_lease(*key, found.lease.instance)
@@ -78,9 +81,6 @@ def start_attempt(
         if run.attempts or not context.takes_over:
             who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
             return LaunchResult.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
-    # Attempts from before a retry do not count: other runs of the job may have come in between.
-    if run.attempts > run.before and found.order is not None and found.order.run != run.id:
-        return LaunchResult.REPLACED, ""
     number = max(job.last_attempt, 0 if found.order is None else found.order.attempt) + 1
     here = PidScope.here()
     attempt = AttemptRow(
@@ -157,7 +157,7 @@ def _launch(
                 configuration=pipeline.configuration(pipeline.jobs[attempt.job]),
             )
         )
-    except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
         # A launcher that did not answer may have started it all the same: it is kept from beginning before it counts
         # as ended. So this is only noted here.
         detail = f"it cannot be started: {error}"

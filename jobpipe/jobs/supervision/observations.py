@@ -9,6 +9,7 @@ from jobpipe_registry.job_records import EndRecord, Lease
 from jobpipe_registry.process_identity import PidScope, lives
 from jobpipe_registry.registry_jobs import JobRecords
 
+SKEW_SECONDS = 5.0  # by which the clock of a driver's host may be late
 _LAUNCHED = {
     LaunchState.RUNNING: LauncherAnswer.RUNNING,
     LaunchState.ENDED: LauncherAnswer.ENDED,
@@ -75,7 +76,7 @@ def facts_of(
         exit_code=exit_code,
         rebooted=has_rebooted(attempt.holder),
         stopping=attempt.stop_by is not None,
-        canceled=own is not None and attempt.stop_by is not None and own.at >= attempt.stop_by,
+        canceled=own is not None and attempt.stop_by is not None and own.at >= attempt.stop_by - SKEW_SECONDS,
         forced=forced,
         said="" if status is None else status.detail,
     )

@@ -17,6 +17,7 @@ from jobpipe_registry.registry_jobs import JobRecords
 
 log = logging.getLogger(__name__)
 
+SOON_SECONDS = 1.0  # between two questions to a launcher of an attempt that has left its end record
 MIN_UNKNOWN_ANSWERS = 3  # a launcher that cannot say how an attempt stands, before it counts as lost
 
 
@@ -47,6 +48,7 @@ class Probes:
         self._asked: tuple[float, LaunchStatus] | None = None  # it, when, and what was made of its answer
         self._unknown: tuple[float, int] | None = None  # since when it cannot say, and how often it was asked
         self._was_asked_to_stop = False
+        self._silence = ""
 
     # -- the launcher --------------------------------------------------------------------------------------------------
 
@@ -59,7 +61,13 @@ class Probes:
     def forget(self) -> None:
         """Let go of the launcher: nothing of its attempt is left."""
         self._launcher = self._answered = self._asked = self._unknown = None
+        self._silence = ""
         self._was_asked_to_stop = False
+
+    @property
+    def silence(self) -> str:
+        """Why the launcher could not say how the attempt stands when it was asked last; "" if it could."""
+        return self._silence
 
     def status(self, attempt: AttemptRow) -> LaunchStatus | None:
         """Return what the launcher says, or said within its ``poll_seconds``; None if nothing says that it was started.
@@ -77,7 +85,7 @@ class Probes:
         began, poll = self._context.clock(), 0.0
         try:
             launcher = self._launcher_of(attempt)
-            poll = launcher.poll_seconds
+            poll = launcher.poll_seconds if attempt.ended is None else min(launcher.poll_seconds, SOON_SECONDS)
             if self._asked is not None and 0 <= began - self._asked[0] < poll:
                 return self._asked[1]
             status = launcher.status(attempt.launched)
@@ -85,7 +93,9 @@ class Probes:
             log.info("job %s.%s: launcher: %s: %s", *self._key, type(error).__name__, error)
             status = LaunchStatus(LaunchState.UNKNOWN)
         now = self._context.clock()
-        if status.state is not LaunchState.UNKNOWN:
+        unknown = status.state is LaunchState.UNKNOWN
+        self._silence = (status.detail or "the launcher does not answer for it") if unknown else ""
+        if not unknown:
             self._answered, self._unknown = status, None
             self._confirmed()
         elif self._answered is not None and not self._has_lasted(now, poll + now - began):

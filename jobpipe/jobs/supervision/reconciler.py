@@ -21,6 +21,7 @@ from jobpipe.jobs.supervision.observations import end_of, facts_of, holder_of, l
 from jobpipe.jobs.supervision.probes import Probes
 from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.supervision.transitions import JobTransitions, should_stop
+from jobpipe.jobs.workloads.progress_reports import Report
 from jobpipe.pipelines.file.problems import pipeline_error
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.paths import PipelinePaths, clear_storage
@@ -63,9 +64,10 @@ class JobReconciler:
         self._context = context
         self._probes = Probes(context, self.key, wake, self._note_confirmed)
         self._transitions = JobTransitions(context, self.key, self.changed)
-        self._lock = threading.Lock()  # of the next three
+        self._lock = threading.Lock()  # of the next five
         self._stale = True
         self._known_at: float | None = None
+        self._obstacle = ""
         self._blocked: str | None = None
         self._room_is_known = False  # False: it is BLOCKED if it was when the server before this one ended
         self._rows: _Rows | None = None
@@ -82,6 +84,16 @@ class JobReconciler:
         """When launcher or registry last confirmed how it stands; None: not since this server began."""
         with self._lock:
             return self._known_at
+
+    @property
+    def obstacle(self) -> str:
+        """Why the last step did not learn how the attempt stands: registry or launcher did not answer; "" if it did."""
+        with self._lock:
+            return self._obstacle
+
+    def _set_obstacle(self, why: str) -> None:
+        with self._lock:
+            self._obstacle = why
 
     def block(self, why: str | None) -> bool:
         """Note that a topic that it publishes has no room, or has room again; return whether that is new."""
@@ -109,7 +121,8 @@ class JobReconciler:
         """
         try:
             return self._step()
-        except BaseException:
+        except BaseException as error:
+            self._set_obstacle(f"{type(error).__name__}: {error}")
             self.changed()  # re-read the store: it knows how far the step got
             raise
 
@@ -135,8 +148,8 @@ class JobReconciler:
             self.changed()
             now = self._read()
             if now is not None and now.attempt is not None:
-                if not isinstance(error, OrderChanged):  # the registry does not answer
-                    self._stop_without_order(now.attempt)
+                if not isinstance(error, OrderChanged):
+                    self._registry_is_away(now, now.attempt, str(error))
             elif now is not None and now.run is not None and not now.run.is_over:
                 self._transitions.set_state(now.run, now.run.state, str(error))
             return RETRY_SECONDS
@@ -269,6 +282,8 @@ class JobReconciler:
             return 0.0
         status = self._probes.status(attempt)
         runs = status is not None and status.state is LaunchState.RUNNING
+        if self._is_to_cancel(attempt) and status is not None and status.state is not LaunchState.ENDED:
+            self._probes.cancel(attempt)  # before the registry is asked, which may be slow
         # After the launcher was asked: what an attempt left before it ended is there.
         records = self._probes.registry_state(fresh=not runs)
         if lease_is_own(attempt, records) and records.lease is not None:
@@ -276,14 +291,23 @@ class JobReconciler:
             self._note_holder(attempt, holder_of(records.lease, since), records.lease.application)
         code = None if runs else self._probes.exit_code_of(attempt)
         assessment = judge(facts_of(attempt, status, records, exit_code=code, forced=run.forced))
+        self._set_obstacle(self._obstacle_of(assessment, attempt))
         return self._apply(assessment, run, attempt, records)
+
+    def _obstacle_of(self, assessment: Assessment, attempt: AttemptRow) -> str:
+        """Return why it is not known how an attempt stands, or why it cannot be canceled; "" if neither is so."""
+        if assessment.state is JobState.LOST:
+            return assessment.detail
+        return self._probes.silence if self._is_to_cancel(attempt) else ""
 
     def _apply(self, assessment: Assessment, run: RunRow, attempt: AttemptRow, records: JobRecords) -> float:
         jobs = self._context.jobs
         match assessment.step:
             case Step.RECORD:
-                code, report = self._probes.exit_code_of(attempt), self._probes.report(attempt)
-                self._context.attempt_ended(self.key, report)
+                code = self._probes.exit_code_of(attempt)
+                report = self._probes.report(attempt) if assessment.started else Report()
+                if assessment.started:
+                    self._context.attempt_ended(self.key, report)
                 self._transitions.record(assessment, run, attempt, end_of(attempt, records), report, code)
                 self._note_confirmed()
                 return 0.0
@@ -322,8 +346,10 @@ class JobReconciler:
     def _note_stop_request(self, run: RunRow, attempt: AttemptRow) -> None:
         context = self._context
         with context.store.write():
-            until = context.clock() + context.stop_seconds
-            context.store.change_attempt(attempt.run, attempt.number, stop_by=until)
+            now = context.store.open_attempt(*self.key)
+            if now is not None and now.number == attempt.number and now.stop_by is None:
+                until = context.clock() + context.stop_seconds
+                context.store.change_attempt(attempt.run, attempt.number, stop_by=until)
             if run.state is not JobState.LOST:
                 self._transitions.set_state(run, JobState.STOPPING, "")
         self.changed()
@@ -338,13 +364,11 @@ class JobReconciler:
             context.jobs.set_order(*self.key, Order(run.id, attempt.number, "stop"), records.version)
         if left > 0:
             return min(left, POLL_SECONDS)
-        if attempt.launched is None:
-            if mine:  # no launcher can be told; the attempt ends itself when it hears that another number may run
-                self._probes.invalidate()
-                fresh = context.jobs.state(*self.key)
-                context.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
-        else:
-            self._probes.cancel(attempt)
+        if attempt.launched is None and mine:
+            # No launcher can be told; the attempt ends itself when it hears that another number may run.
+            self._probes.invalidate()
+            fresh = context.jobs.state(*self.key)
+            context.jobs.set_order(*self.key, Order(run.id, attempt.number + 1, "stop"), fresh.version)
         return POLL_SECONDS
 
     def _seconds_until_cancel(self, attempt: AttemptRow) -> float:
@@ -356,17 +380,27 @@ class JobReconciler:
             self.changed()
         return left
 
+    def _registry_is_away(self, rows: _Rows, attempt: AttemptRow, why: str) -> None:
+        """Do without the registry what can be done, and say what is waited for unless the attempt is seen to run."""
+        self._set_obstacle(why)
+        self._stop_without_order(attempt)
+        status = self._probes.status(attempt) if attempt.ended is None else None
+        runs = status is not None and status.state is LaunchState.RUNNING
+        if rows.run is not None and not rows.run.is_over and not (runs and attempt.stop_by is None):
+            self._transitions.set_state(rows.run, rows.run.state, why)
+
+    def _is_to_cancel(self, attempt: AttemptRow) -> bool:
+        return attempt.stop_by is not None and self._seconds_until_cancel(attempt) <= 0
+
     def _stop_without_order(self, attempt: AttemptRow) -> None:
-        """The order cannot be changed now: let the launcher tell an attempt to stop, and end it when its time is over.
+        """The order cannot be changed now: let the launcher tell an attempt to stop.
 
         How it ended is stored once the registry answers.
         """
         if attempt.stop_by is None or attempt.ended is not None:
             return
-        if self._seconds_until_cancel(attempt) > 0:
+        if not self._is_to_cancel(attempt):
             self._probes.ask_to_stop(attempt)
-        else:
-            self._probes.cancel(attempt)
 
     def _clean_up_attempt(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""
@@ -376,8 +410,8 @@ class JobReconciler:
         if end is not None:
             context.jobs.remove_end(*self.key, end)
         status = self._probes.status(attempt)
-        if status is not None and status.state is LaunchState.RUNNING:
-            if context.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS:
+        if status is not None and status.state is LaunchState.RUNNING and not self._probes.silence:
+            if context.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS and not self._is_to_cancel(attempt):
                 return POLL_SECONDS / 4
             self._probes.cancel(attempt)
         elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
@@ -385,7 +419,10 @@ class JobReconciler:
         code = self._probes.exit_code_of(attempt)
         places = PipelinePaths.of(context.home, self.key[0])
         for file in (places.snapshot(attempt.job, attempt.number), places.report(attempt.job, attempt.number)):
-            file.unlink(missing_ok=True)
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("job %s.%s: %s cannot be removed: %s", *self.key, file, error)
         code = attempt.exit_code if code is None else code
         context.store.change_attempt(attempt.run, attempt.number, open=False, exit_code=code)
         self._probes.forget()
