@@ -155,6 +155,7 @@ def test_what_is_no_error_of_ours_is_not_shown(served: Served, caplog: pytest.Lo
         ("GET", "/runs?limit=0", None, 400),
         ("GET", "/runs?limit=1001", None, 400),
         ("GET", "/runs?limit=NaN", None, 400),
+        ("GET", "/runs?limit=x&limit=5", None, 400),
         ("GET", "/runs?job=report", None, 400),
         ("GET", "/runs?" + "&".join(["limit=1"] * 30), None, 400),
         ("GET", "/events?after=-1", None, 400),
@@ -179,6 +180,17 @@ def test_requests_that_are_wrong(served: Served, method: str, path: str, body: A
     assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json"), reply.body
     assert reply.json["detail"]
     assert served.control.calls == []
+
+
+def test_head_is_answered_as_get_without_the_body(served: Served) -> None:
+    got, head = served.ask("GET", "/pipelines"), served.ask("HEAD", "/pipelines")
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", got.headers["content-length"])
+    assert served.ask("HEAD", "/nothing").status == 404
+
+
+def test_a_refused_method_names_those_of_the_path(served: Served) -> None:
+    reply = served.ask("PATCH", "/pipelines/x/status")
+    assert (reply.status, set(reply.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
 
 
 def test_a_body_that_is_too_large_or_of_another_type(served: Served) -> None:

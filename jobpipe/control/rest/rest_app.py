@@ -133,7 +133,12 @@ class _EventsResponse(Response):
 
 
 def _encoded(route: Route, found: Any) -> bytes:
-    return b"" if route.reply is None else TypeAdapter(route.reply).dump_json(found)
+    return b"" if route.reply is None else _adapter(route.reply).dump_json(found)
+
+
+@cache  # making one takes 2 ms; there are as many as routes
+def _adapter(reply: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(reply)
 
 
 def _problem(error: BaseException, status: int | None) -> Response:
