@@ -203,7 +203,8 @@ def test_where_the_log_is(world: World) -> None:
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_reaches_the_driver_while_the_master_is_away(world: World) -> None:
+def test_a_stop_reaches_the_driver_while_the_master_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "LEAVE_SECONDS", 1.0)
     job = world.start()
     world.attempt()
     handler = world.run(1)
@@ -212,7 +213,9 @@ def test_a_stop_reaches_the_driver_while_the_master_is_away(world: World) -> Non
     job.stop()
     eventually(lambda: world.order == Order("r1", 1, "stop"))
     world.leave(handler, 1, "STOPPED", 0)
-    assert (world.end().state, world.launcher.canceled) == (JobState.STOPPED, [])
+    world.wait(JobState.STOPPED)
+    assert world.launcher.canceled == []  # it has time to leave
+    assert world.end().state is JobState.STOPPED
 
 
 def test_canceled_while_nobody_can_say_whether_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,3 +260,17 @@ def test_a_master_that_knows_nothing_of_it_keeps_no_stopped_run(world: World, mo
     view = world.end()
     assert view.state is JobState.LOST
     assert view.detail.startswith("it is not known whether it has ended: the master is away")
+
+
+def test_a_driver_that_no_cancel_ends_keeps_no_killed_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pod on a node that is gone: its phase stays Running."""
+    monkeypatch.setattr(foreground_jobs, "GIVE_UP_SECONDS", 0.1)
+    world.launcher.heeds = 10**9
+    job = world.start()
+    world.attempt()
+    world.run(1)
+    world.wait(JobState.RUNNING)
+    job.kill()
+    view = world.end()
+    assert (view.state, view.detail) == (JobState.LOST, "it is not known whether it has ended: it does not end")
+    world.launcher.heeds = 1

@@ -15,7 +15,7 @@ import pytest
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.foreground import foreground_jobs
 from jobpipe.jobs.foreground.foreground_jobs import ForegroundJobs, JobView, RunContext
-from jobpipe.jobs.supervision import circuit_breaker, probes, reconciler, restart_policy, transitions
+from jobpipe.jobs.supervision import circuit_breaker, observations, probes, reconciler, restart_policy, transitions
 from jobpipe.jobs.supervision.restart_policy import RestartPolicy
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot
@@ -638,12 +638,12 @@ def test_a_launcher_with_a_bug(world: World, caplog: pytest.LogCaptureFixture) -
 
 def test_a_run_that_is_replaced_waits_for_no_newer_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two attempts another run has ordered, and has the lease: a stream may have it for ever."""
-    monkeypatch.setattr(restart_policy, "_spread", lambda: 10.0)
+    monkeypatch.setattr(restart_policy, "_spread", lambda: 100.0)  # two seconds: time for another run to come
     world.start()
     world.attempt()
+    jobs = world.session().jobs
     world.leave(world.run(1), 1, "FAILED", 1, error="OSError")
     world.wait(JobState.RESTARTING)
-    jobs = world.session().jobs
     jobs.set_order(*JOB, Order("r2", 2, "run"), jobs.state(*JOB).version)
     world.session().jobs.take_lease(*JOB, Lease("r2", 2, "host", 4711, 1.5e9, "b"), lambda why: None)
     assert world.end().state is JobState.CANCELED
@@ -669,7 +669,9 @@ def test_a_kill_while_it_is_submitted_waits_for_the_launcher(world: World, monke
     assert (world.end().state, set(world.launcher.canceled)) == (JobState.CANCELED, {"1"})
 
 
-def test_a_kill_after_its_end_record_ends_its_process_at_once(world: World) -> None:
+def test_a_kill_after_its_end_record_ends_its_process_soon(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "LEAVE_SECONDS", 10**6)
+    monkeypatch.setattr(reconciler, "SHORT_LEAVE_SECONDS", 0.0)
     job = world.start()
     world.attempt()
     world.run(1).jobs.release_lease(*JOB, EndRecord("r1", 1, "FINISHED", 1.5e9))
@@ -679,13 +681,15 @@ def test_a_kill_after_its_end_record_ends_its_process_at_once(world: World) -> N
     assert (world.end().state, world.launcher.canceled) == (JobState.FINISHED, ["1"])
 
 
-def test_a_third_signal_makes_no_failure_of_what_was_killed(world: World) -> None:
+def test_a_third_signal_makes_no_failure_of_what_was_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observations, "SKEW_SECONDS", 0.0)
     world.launcher.heeds = 10**9
     job = world.start()
     world.attempt()
     handler = world.run(1)
     world.wait(JobState.RUNNING)
     job.kill()
+    eventually(lambda: world.launcher.canceled)
     world.jobs.away.set()
     handler.jobs.release_lease(*JOB, EndRecord("r1", 1, "FAILED", time.time(), error="Py4JError"))
     job.kill()

@@ -31,6 +31,7 @@ from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, RunBounds
 from jobpipe_registry.registry_jobs import Jobs
 
 GIVE_UP_SECONDS = 20.0  # after the time for a stop, for registry and launcher to answer how the job ended
+LAUNCH_SECONDS = 330.0  # after it, for a launcher that is starting an attempt; spark-submit may take 300
 MOST_THREADS = 64  # so many jobs are supervised at the same moment
 JOIN_SECONDS = 0.05
 
@@ -136,6 +137,7 @@ class ForegroundJobs:
             ),
             threads=min(max(len(self.names), 1), MOST_THREADS),
         )
+        self._lost: dict[str, str] = {}  # jobs that are not waited for any longer, and why
         self._end_by: dict[str, float] = {}  # of jobs that were told to stop: when they are to have ended
         self._causes: dict[str, str] = {}
         self._throughput = {name: Throughput() for name in self.names}
@@ -220,14 +222,19 @@ class ForegroundJobs:
         run, attempt = self._newest(name)
         if run is not None and run.is_over and (attempt is None or not attempt.open):
             return True
-        return bool(self._given_up(name))
+        return self._given_up(name) is not None
 
-    def _given_up(self, name: str) -> str:
-        """Return what has kept us from learning how a job ended, if its time is over; else ""."""
-        by = self._end_by.get(name)
-        if by is None or time.monotonic() < by + GIVE_UP_SECONDS:
-            return ""
-        return self._dispatcher.obstacle((self._name, name)) or ""
+    def _given_up(self, name: str) -> str | None:
+        """Return why a job is not waited for any longer, None if it is: its time is over, and it has not ended.
+
+        What a launcher is starting is waited for, since it can be canceled only then.
+        """
+        key, by, now = (self._name, name), self._end_by.get(name), time.monotonic()
+        if name not in self._lost and by is not None:
+            seconds = LAUNCH_SECONDS if self._dispatcher.is_launching(key) else GIVE_UP_SECONDS
+            if now >= by + seconds:
+                self._lost[name] = self._dispatcher.obstacle(key) or "it does not end"
+        return self._lost.get(name)
 
     def join(self, seconds: float) -> bool:
         """Wait until all have ended; return whether they have."""
@@ -248,8 +255,8 @@ class ForegroundJobs:
         throughput = self._throughput[name]
         lately = throughput.add(time.monotonic(), rows)[0] if not run.is_over else throughput.overall()[0]
         state, detail = run.state, self._detail(name, run, attempt, now)
-        if not run.is_over and (obstacle := self._given_up(name)):
-            state, detail = JobState.LOST, f"it is not known whether it has ended: {obstacle}"
+        if not run.is_over and (why := self._given_up(name)) is not None:
+            state, detail = JobState.LOST, f"it is not known whether it has ended: {why}"
         cause = self._causes.get(name, "")
         cluster = self._context.pipeline.launcher.plugin.cluster
         return JobView(

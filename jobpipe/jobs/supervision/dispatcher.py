@@ -108,13 +108,17 @@ class Dispatcher:
             slot = self._slots.get(key)
         return None if slot is None else slot.reconciler.known_at
 
-    def obstacle(self, key: Key) -> str | None:
-        """Return why it is not known how a job stands, "" if it is; None: a step is being made, or is due."""
+    def obstacle(self, key: Key) -> str:
+        """Return what keeps the last step of a job from ending it, "" if nothing is known to."""
         with self._changed:
             slot = self._slots.get(key)
-            if slot is None or slot.busy:
-                return "" if slot is None else None
-            return slot.reconciler.obstacle
+        return "" if slot is None else slot.reconciler.obstacle
+
+    def is_launching(self, key: Key) -> bool:
+        """Return whether a launcher is being asked to start an attempt of a job."""
+        with self._changed:
+            slot = self._slots.get(key)
+        return slot is not None and slot.reconciler.is_launching
 
     def block(self, key: Key, why: str | None) -> None:
         """Note that a topic that a job publishes has no room, or has room again."""
@@ -190,7 +194,7 @@ class Dispatcher:
             gone = wait is None and self._is_gone(key)
         except JobpipeError as error:
             log.warning("job %s.%s: %s", *key, error)
-        except (Exception, SystemExit):  # of a plug-in
+        except BaseException:  # a plug-in may raise anything, and this thread is needed
             log.exception("job %s.%s", *key)
         finally:  # also if a plug-in ends this thread
             with self._changed:

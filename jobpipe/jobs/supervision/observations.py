@@ -63,7 +63,13 @@ def end_of(attempt: AttemptRow, records: JobRecords) -> EndRecord | None:
 
 
 def facts_of(
-    attempt: AttemptRow, status: LaunchStatus | None, records: JobRecords, *, exit_code: int | None, forced: bool
+    attempt: AttemptRow,
+    status: LaunchStatus | None,
+    records: JobRecords,
+    *,
+    exit_code: int | None,
+    canceled: bool = False,
+    forced: bool,
 ) -> Facts:
     """Return what is known of an attempt; without a status nothing says that it was started."""
     own = end_of(attempt, records)
@@ -76,7 +82,7 @@ def facts_of(
         exit_code=exit_code,
         rebooted=has_rebooted(attempt.holder),
         stopping=attempt.stop_by is not None,
-        canceled=own is not None and attempt.stop_by is not None and own.at >= attempt.stop_by - SKEW_SECONDS,
+        canceled=canceled and own is not None and own.at >= (attempt.stop_by or 0.0) - SKEW_SECONDS,
         forced=forced,
         said="" if status is None else status.detail,
     )

@@ -47,7 +47,7 @@ class Probes:
         self._answered: LaunchStatus | None = None  # the launcher, other than UNKNOWN
         self._asked: tuple[float, LaunchStatus] | None = None  # it, when, and what was made of its answer
         self._unknown: tuple[float, int] | None = None  # since when it cannot say, and how often it was asked
-        self._was_asked_to_stop = False
+        self._was_asked_to_stop = self._canceled = False
         self._silence = ""
 
     # -- the launcher --------------------------------------------------------------------------------------------------
@@ -62,12 +62,22 @@ class Probes:
         """Let go of the launcher: nothing of its attempt is left."""
         self._launcher = self._answered = self._asked = self._unknown = None
         self._silence = ""
-        self._was_asked_to_stop = False
+        self._was_asked_to_stop = self._canceled = False
 
     @property
     def silence(self) -> str:
         """Why the launcher could not say how the attempt stands when it was asked last; "" if it could."""
         return self._silence
+
+    @property
+    def saw_running(self) -> bool:
+        """Whether the launcher has said that the attempt runs when it was asked last."""
+        return not self._silence and self._answered is not None and self._answered.state is LaunchState.RUNNING
+
+    @property
+    def was_canceled(self) -> bool:
+        """Whether its launcher was told to end the attempt; False after another server has begun."""
+        return self._canceled
 
     def status(self, attempt: AttemptRow) -> LaunchStatus | None:
         """Return what the launcher says, or said within its ``poll_seconds``; None if nothing says that it was started.
@@ -89,7 +99,7 @@ class Probes:
             if self._asked is not None and 0 <= began - self._asked[0] < poll:
                 return self._asked[1]
             status = launcher.status(attempt.launched)
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
             log.info("job %s.%s: launcher: %s: %s", *self._key, type(error).__name__, error)
             status = LaunchStatus(LaunchState.UNKNOWN)
         now = self._context.clock()
@@ -128,17 +138,17 @@ class Probes:
         try:
             self._launcher_of(attempt).ask_to_stop(attempt.launched)
             self._was_asked_to_stop = True
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
             log.warning("job %s.%s: it cannot be asked to stop: %s: %s", *self._key, type(error).__name__, error)
 
     def cancel(self, attempt: AttemptRow) -> None:
         """End an attempt at once; nothing happens to one whose launcher's id is not known."""
         if attempt.launched is None:
             return
-        self._asked = None
+        self._asked, self._canceled = None, True
         try:
             self._launcher_of(attempt).cancel(attempt.launched)
-        except Exception as error:  # noqa: BLE001 - a stranger's plug-in
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's plug-in
             log.warning("job %s.%s: it cannot be ended: %s: %s", *self._key, type(error).__name__, error)
 
     def _launcher_of(self, attempt: AttemptRow) -> Launcher:

@@ -7,9 +7,10 @@ or a launcher.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from jobpipe.errors import ConfigError
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0  # how often the launcher is asked
 RETRY_SECONDS = 1.0
 LEAVE_SECONDS = 30.0  # that processes may take to end after their end record
+SHORT_LEAVE_SECONDS = 5.0  # the same, if the time to stop is over as well
 
 
 @dataclass
@@ -64,10 +66,11 @@ class JobReconciler:
         self._context = context
         self._probes = Probes(context, self.key, wake, self._note_confirmed)
         self._transitions = JobTransitions(context, self.key, self.changed)
-        self._lock = threading.Lock()  # of the next five
+        self._lock = threading.Lock()  # of the next six
         self._stale = True
         self._known_at: float | None = None
         self._obstacle = ""
+        self._is_launching = False
         self._blocked: str | None = None
         self._room_is_known = False  # False: it is BLOCKED if it was when the server before this one ended
         self._rows: _Rows | None = None
@@ -90,6 +93,22 @@ class JobReconciler:
         """Why the last step did not learn how the attempt stands: registry or launcher did not answer; "" if it did."""
         with self._lock:
             return self._obstacle
+
+    @property
+    def is_launching(self) -> bool:
+        """Whether a launcher is being asked to start an attempt: it may take its time, and cannot be interrupted."""
+        with self._lock:
+            return self._is_launching
+
+    @contextlib.contextmanager
+    def _launching(self) -> Iterator[None]:
+        with self._lock:
+            self._is_launching = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_launching = False
 
     def _set_obstacle(self, why: str) -> None:
         with self._lock:
@@ -229,7 +248,8 @@ class JobReconciler:
             self._probes.launcher_type = launcher.type
             return 0.0  # and go on among the jobs of that type
         self._probes.watch_registry()
-        found, why = start_attempt(self._context, rows.job, run, version, launcher, self._is_wanted)
+        with self._launching():
+            found, why = start_attempt(self._context, rows.job, run, version, launcher, self._is_wanted)
         self.changed()
         if found is LaunchResult.WAIT:
             self._transitions.set_state(run, run.state, why)
@@ -290,7 +310,8 @@ class JobReconciler:
             since = _held_since(attempt) or self._context.clock()
             self._note_holder(attempt, holder_of(records.lease, since), records.lease.application)
         code = None if runs else self._probes.exit_code_of(attempt)
-        assessment = judge(facts_of(attempt, status, records, exit_code=code, forced=run.forced))
+        canceled = self._probes.was_canceled
+        assessment = judge(facts_of(attempt, status, records, exit_code=code, canceled=canceled, forced=run.forced))
         self._set_obstacle(self._obstacle_of(assessment, attempt))
         return self._apply(assessment, run, attempt, records)
 
@@ -376,7 +397,11 @@ class JobReconciler:
         context = self._context
         left = (attempt.stop_by or 0.0) - context.clock()
         if left > context.stop_seconds:  # the clock was set back
-            context.store.change_attempt(attempt.run, attempt.number, stop_by=context.clock() + context.stop_seconds)
+            with context.store.write():
+                now = context.store.open_attempt(*self.key)
+                if now is not None and (now.number, now.stop_by) == (attempt.number, attempt.stop_by):
+                    until = context.clock() + context.stop_seconds
+                    context.store.change_attempt(attempt.run, attempt.number, stop_by=until)
             self.changed()
         return left
 
@@ -384,9 +409,8 @@ class JobReconciler:
         """Do without the registry what can be done, and say what is waited for unless the attempt is seen to run."""
         self._set_obstacle(why)
         self._stop_without_order(attempt)
-        status = self._probes.status(attempt) if attempt.ended is None else None
-        runs = status is not None and status.state is LaunchState.RUNNING
-        if rows.run is not None and not rows.run.is_over and not (runs and attempt.stop_by is None):
+        runs = self._probes.saw_running and attempt.ended is None and attempt.stop_by is None
+        if rows.run is not None and not rows.run.is_over and not runs and rows.run.state is not JobState.BLOCKED:
             self._transitions.set_state(rows.run, rows.run.state, why)
 
     def _is_to_cancel(self, attempt: AttemptRow) -> bool:
@@ -405,16 +429,19 @@ class JobReconciler:
     def _clean_up_attempt(self, attempt: AttemptRow) -> float:
         """See that nothing of an attempt that has ended is left: end record, processes, snapshot."""
         context = self._context
+        status = self._probes.status(attempt)
+        runs = status is not None and status.state is LaunchState.RUNNING
+        since = context.clock() - (attempt.ended or 0.0)
+        leaves = runs and since < (SHORT_LEAVE_SECONDS if self._is_to_cancel(attempt) else LEAVE_SECONDS)
+        if runs and not leaves:
+            self._probes.cancel(attempt)  # before the registry is asked, which may be away
         records = self._probes.registry_state(fresh=True)
         end = end_of(attempt, records)
         if end is not None:
             context.jobs.remove_end(*self.key, end)
-        status = self._probes.status(attempt)
-        if status is not None and status.state is LaunchState.RUNNING and not self._probes.silence:
-            if context.clock() - (attempt.ended or 0.0) < LEAVE_SECONDS and not self._is_to_cancel(attempt):
-                return POLL_SECONDS / 4
-            self._probes.cancel(attempt)
-        elif status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
+        if leaves:
+            return POLL_SECONDS / 4
+        if status is not None and status.state is LaunchState.ENDED and status.exit_code is None:
             self._probes.cancel(attempt)  # of one that this process did not start its leader alone is seen to end
         code = self._probes.exit_code_of(attempt)
         places = PipelinePaths.of(context.home, self.key[0])
