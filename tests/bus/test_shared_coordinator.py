@@ -37,13 +37,13 @@ Configure = Callable[..., Config]
 ATTACHER = """
 import json, sys
 from jobpipe.config import load
-from jobpipe.coordinator.topic_liveness import Parent
+from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import to_fault
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.publishing.serving.shared_coordinator import attach_for
 from jobpipe.publishing.serving.shared_topics import opener_of
 order = json.loads(sys.stdin.readline())
-config, driver = load(overrides=order["settings"], environ={}), Parent(**order["driver"])
+config, driver = load(overrides=order["settings"], environ={}), WatchedParent(**order["driver"])
 print("{}", flush=True)
 for line in sys.stdin:
     try:
