@@ -23,7 +23,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 	cluster-test compat pythons bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
 
 demo: $(VENV)/.demo
-	$(BIN)/jobpipe demo
+	$(BIN)/python examples/flights/run.py
 
 # What every change must pass, in ten minutes on two cores; then a summary. See docs/testing.md.
 test: lint types contracts $(ZOOKEEPER_ARCHIVE)

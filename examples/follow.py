@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Follow a topic without Spark
 #
-# Run `jobpipe demo` in another terminal, then these cells in a notebook, or the whole file as a script:
+# Run `make demo` in another terminal, then these cells in a notebook, or the whole file as a script:
 #
 #     JOBPIPE_CONFIG=.demo/jobpipe.yaml python examples/follow.py
 

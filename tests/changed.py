@@ -58,7 +58,7 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "docker-compose.yml": ["tests/test_compose.py"],
     "conf": ["tests/config"],
     "benchmarks": ["tests/test_benchmarks.py"],
-    "examples": ["tests/test_examples.py", "tests/test_pages.py"],
+    "examples": ["tests/examples", "tests/test_pages.py"],
     "pyproject.toml": ["tests/test_lock.py", "tests/test_tiers.py"],
     "requirements": ["tests/test_lock.py"],
 }

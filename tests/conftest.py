@@ -75,7 +75,7 @@ LONG_FILES = (
     # Of those with Spark.
     "faults/test_pipeline_cut_off.py",
     "faults/test_spark_process.py",
-    "demo/test_run.py",
+    "examples/test_flights_demo.py",
     "faults/test_pipeline_killed.py",
     "spark/test_pipeline_run.py",
     "spark/test_standalone_launcher.py",

@@ -18,7 +18,6 @@ from jobpipe.cli.common.output import printable
 from jobpipe.cli.doctor.doctor_command import doctor
 from jobpipe.cli.operate.certs_command import certs
 from jobpipe.cli.operate.config_command import config
-from jobpipe.cli.operate.demo_command import demo
 from jobpipe.cli.operate.host_server_command import host_server
 from jobpipe.cli.operate.registry_command import registry
 from jobpipe.cli.operate.serve_command import serve
@@ -137,7 +136,6 @@ for command in (
     config,
     certs,
     doctor,
-    demo,
 ):
     cli.add_command(command)
 for command in PIPELINE_COMMANDS:

@@ -78,7 +78,7 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("", "topics", "describe", "tail", "serve", "registry", "config", "certs", "doctor", "demo", "flow"),
+        *("", "topics", "describe", "tail", "serve", "registry", "config", "certs", "doctor", "flow"),
         *("pipeline", "plugins"),
     ],
 )

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from jobpipe.demo.demo_paths import flights_zip
+from tests.examples.programs import EXAMPLES, load
 
 ROWS = 336_776
 SCHEMA = """
@@ -38,7 +38,10 @@ def flights() -> pa.Table:
     """Return all flights, numbered."""
     types = {name: pa.string() for name in _TEXTS} | {"time_hour": pa.timestamp("us", tz="UTC")}
     options = csv.ConvertOptions(column_types=types, null_values=["NA"], strings_can_be_null=True)
-    with zipfile.ZipFile(flights_zip()) as archive, archive.open("flights.csv") as raw:
+    with (
+        zipfile.ZipFile(load(EXAMPLES / "flights" / "prepare.py").flights_zip()) as archive,
+        archive.open("flights.csv") as raw,
+    ):
         table = csv.read_csv(raw, convert_options=options)
     columns = {
         name: column.cast(pa.int32()) if pa.types.is_int64(column.type) else column

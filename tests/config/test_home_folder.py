@@ -93,13 +93,6 @@ def test_other_paths(nobody: int) -> None:
     assert reason in caught.value.message
 
 
-def test_the_demo_does_not_start_spark_in_vain(nobody: int, tmp_path: Path) -> None:
-    result = run("demo", "--work", str(tmp_path / "demo"))
-    assert result.exit_code not in (0, 70)
-    why = f"user {nobody} has no name in the passwd database, and Spark's JVM does not start without one"
-    assert why in result.output
-
-
 def test_a_home_that_is_not_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be another one in each working folder."""
     monkeypatch.setenv("HOME", "here")

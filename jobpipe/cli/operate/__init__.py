@@ -1,1 +1,1 @@
-"""Commands of an operator: servers, certificates, the configuration, and the demo."""
+"""Commands of an operator: servers, certificates, and the configuration."""

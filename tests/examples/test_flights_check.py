@@ -1,4 +1,4 @@
-"""The demo's check of the results: right where all agrees, and not otherwise."""
+"""The check of the flights' results: right where all agrees, and not otherwise."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.config import Config
-from jobpipe.demo.demo_facts import (
-    AUDIT,
-    audit_facts,
-    broken_lines,
-    dead_letters,
-    dead_letters_facts,
-    expected_report,
-    report_facts,
-    topic_facts,
-)
-from jobpipe.demo.demo_paths import flights_zip
 from jobpipe.errors import JobpipeError
 from jobpipe.publishing.topic_publisher import Publisher
+from tests.examples.programs import EXAMPLES, load
+
+check = load(EXAMPLES / "flights" / "check.py")
 
 FLIGHTS = """\
 year,month,day,dep_time,dep_delay,carrier
@@ -50,7 +42,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_expected_report_by_hand(source: Path) -> None:
-    assert expected_report(source) == {
+    assert check.expected_report(source) == {
         ("AA", date(2013, 1, 2)): (3, 2, 1, 18, 16, 9.0),
         ("AA", date(2013, 1, 3)): (1, 0, 0, None, None, None),
         ("B6", date(2013, 1, 2)): (1, 1, 0, -5, -5, -5.0),
@@ -58,15 +50,15 @@ def test_expected_report_by_hand(source: Path) -> None:
 
 
 def test_expected_report_of_the_real_flights() -> None:
-    report = expected_report(flights_zip())
-    assert sum(values[0] for values in report.values()) == AUDIT["rows"]
-    assert sum(values[0] - values[1] for values in report.values()) == AUDIT["without_dep_time"]
-    assert len({carrier for carrier, _ in report}) == AUDIT["carriers"]
+    report = check.expected_report(check.flights_zip())
+    assert sum(values[0] for values in report.values()) == check.AUDIT["rows"]
+    assert sum(values[0] - values[1] for values in report.values()) == check.AUDIT["without_dep_time"]
+    assert len({carrier for carrier, _ in report}) == check.AUDIT["carriers"]
 
 
 def test_report_that_agrees(source: Path, tmp_path: Path) -> None:
     (tmp_path / "report.csv").write_text(REPORT)
-    assert all(fact.ok for fact in report_facts(tmp_path / "report.csv", source))
+    assert all(fact.ok for fact in check.report_facts(tmp_path / "report.csv", source))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +74,7 @@ def test_report_that_agrees(source: Path, tmp_path: Path) -> None:
 def test_report_that_does_not_agree(source: Path, tmp_path: Path, right: str, wrong: str) -> None:
     assert right in REPORT
     (tmp_path / "report.csv").write_text(REPORT.replace(right, wrong))
-    facts = report_facts(tmp_path / "report.csv", source)
+    facts = check.report_facts(tmp_path / "report.csv", source)
     assert not facts[-1].ok
 
 
@@ -90,21 +82,21 @@ def test_report_that_does_not_agree(source: Path, tmp_path: Path, right: str, wr
 def test_report_that_cannot_be_read(source: Path, tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "report.csv").write_text(content)
-    assert [fact.ok for fact in report_facts(tmp_path / "report.csv", source)] == [False]
+    assert [fact.ok for fact in check.report_facts(tmp_path / "report.csv", source)] == [False]
 
 
 def test_audit(tmp_path: Path) -> None:
     file = tmp_path / "audit.json"
-    assert not any(fact.ok for fact in audit_facts(file))
-    file.write_text(json.dumps(AUDIT))
-    assert all(fact.ok for fact in audit_facts(file))
-    file.write_text(json.dumps({**AUDIT, "rows": AUDIT["rows"] + 1}))
-    assert [fact.what for fact in audit_facts(file) if not fact.ok] == ["audit: rows"]
+    assert not any(fact.ok for fact in check.audit_facts(file))
+    file.write_text(json.dumps(check.AUDIT))
+    assert all(fact.ok for fact in check.audit_facts(file))
+    file.write_text(json.dumps({**check.AUDIT, "rows": check.AUDIT["rows"] + 1}))
+    assert [fact.what for fact in check.audit_facts(file) if not fact.ok] == ["audit: rows"]
 
 
 def test_rows_left_behind_are_a_fact() -> None:
     lines = [{"name": "a", "lag": {"batches": 0, "rows": 0}}, {"name": "b", "lag": {"batches": 2, "rows": 7}}]
-    facts = topic_facts({"t": {"subscriptions": lines}})
+    facts = check.topic_facts({"t": {"subscriptions": lines}})
     assert [(fact.expected, fact.got, fact.ok) for fact in facts] == [(0, 0, True), (0, 7, False)]
 
 
@@ -114,7 +106,7 @@ def test_broken_lines_are_those_that_the_data_do_not_have(source: Path, tmp_path
     (tmp_path / "input").mkdir()
     for name, lines in parts.items():
         (tmp_path / "input" / name).write_text("\n".join([*lines, ""]))
-    assert broken_lines(tmp_path / "input", source) == ["2013,1", "2013,1", "two"]
+    assert check.broken_lines(tmp_path / "input", source) == ["2013,1", "2013,1", "two"]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +121,11 @@ def test_broken_lines_are_those_that_the_data_do_not_have(source: Path, tmp_path
     ],
 )
 def test_dead_letters_are_what_was_put_in(letters: list[str], ok: list[bool]) -> None:
-    assert [fact.ok for fact in dead_letters_facts(3, ["a", "b", "b"], letters)] == ok
+    assert [fact.ok for fact in check.dead_letters_facts(3, ["a", "b", "b"], letters)] == ok
 
 
 def test_too_few_lines_put_in_are_a_fact() -> None:
-    assert [fact.ok for fact in dead_letters_facts(3, ["a", "b"], ["a", "b"])] == [False, True]
+    assert [fact.ok for fact in check.dead_letters_facts(3, ["a", "b"], ["a", "b"])] == [False, True]
 
 
 @pytest.mark.slow
@@ -145,9 +137,9 @@ def test_dead_letters_are_read_from_the_spool(config: Config) -> None:
     for batch_id, rows in enumerate(batches):
         publisher.seal("query", batch_id, [pa.table({"row": rows, "stage": ["csv"] * len(rows)})])
     publisher.close(final=True)
-    assert dead_letters(config.spool_dir, "dead") == [row for rows in batches for row in rows]
+    assert check.dead_letters(config.spool_dir, "dead") == [row for rows in batches for row in rows]
 
 
 def test_no_dead_letters_at_all(tmp_path: Path) -> None:
     with pytest.raises(JobpipeError, match="does not exist"):
-        dead_letters(tmp_path, "dead")
+        check.dead_letters(tmp_path, "dead")

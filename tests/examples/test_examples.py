@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import zipfile
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -21,19 +19,9 @@ from pyspark.sql import Row, SparkSession
 from jobpipe.config import Config
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.session.job_session import recommended_conf
+from tests.examples.programs import EXAMPLES, load
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 JOBS = sorted(EXAMPLES.glob("flights/*.py")) + sorted(EXAMPLES.glob("ten_thousand/*.py"))
-
-
-def load(path: Path) -> ModuleType:
-    """Import an example from its file, as a program would not be."""
-    spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

