@@ -97,20 +97,6 @@ def test_a_summary_each_minute(clock: Clock) -> None:
     assert display.show([TOPIC, idle], [JOB]) == []
 
 
-def test_how_many_rows_will_come(clock: Clock) -> None:
-    shown = console(terminal=True)
-    with LiveDisplay(shown, "demo", {"flights": 336_776}) as display:
-        display.show([TOPIC, TopicView("delays", "live", 5)], [JOB])
-    text = shown.export_text()
-    assert "12,345 of 336,776" in text
-    assert "  5 of" not in text
-    plain = console()
-    display = LineDisplay(plain, {"flights": 336_776})
-    clock.now += module.SUMMARY_SECONDS
-    display.show([TOPIC], [JOB])
-    assert "flights 12,345 of 336,776 rows, 100 rows/s" in plain.export_text()
-
-
 @pytest.mark.parametrize("width", [80, 100])
 def test_names_on_a_narrow_terminal_are_whole(clock: Clock, width: int) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True, width=width, record=True)

@@ -49,7 +49,7 @@ from jobpipe_registry.process_identity import start_ticks
 
 POLL_SECONDS = 0.5
 SAME_SECONDS = 1.0  # a signal that comes so soon after another one is the same wish: of a process and of its group
-STOP_SECONDS = 60.0
+STOP_SECONDS = 60.0  # that a stop may take; half of it is for the end of a micro-batch
 KILL_SECONDS = 30.0  # for the threads of killed jobs to end
 LOG_BYTES = 64 * 1024
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -115,8 +115,6 @@ def run_pipeline(
     plain: bool = False,
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
-    stop_seconds: float = STOP_SECONDS,
-    totals: Mapping[str, int] | None = None,
 ) -> RunResult:
     """Run the jobs of a pipeline until all have ended; in the main thread.
 
@@ -130,8 +128,6 @@ def run_pipeline(
         plain: lines instead of live tables.
         timeout: seconds after which all is stopped.
         environment: what is added to that of the attempts.
-        stop_seconds: how long a stop may take; half of it for the end of a micro-batch.
-        totals: by topic, how many rows will come, where that is known; only shown.
 
     Raises:
         ConfigError: there is no such job, one cannot run here, or this pipeline runs already on this home, or its
@@ -157,13 +153,13 @@ def run_pipeline(
             jobs=registered,
             config=config_file,
             bounds=bounds,
-            stop_seconds=stop_seconds,
+            stop_seconds=STOP_SECONDS,
             parent=_this_process(),
             environment=dict(environment or {}),
         )
         jobs = stack.enter_context(ForegroundJobs(context))
         graph = graph_of(pipeline)
-        display = stack.enter_context(open_display(console, f"pipeline {pipeline.name}", plain=plain, totals=totals))
+        display = stack.enter_context(open_display(console, f"pipeline {pipeline.name}", plain=plain))
         admin = stack.enter_context(Admin(config))
         names_of_topics = [node.name for node in graph.topics]
         alert_queue = AlertQueue(allowed=config.server_webhooks or ())

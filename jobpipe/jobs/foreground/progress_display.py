@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -63,23 +63,16 @@ class DisplayConsole(Console):
         os.close(nowhere)
 
 
-def open_display(
-    console: Console, title: str, *, plain: bool, totals: Mapping[str, int] | None = None
-) -> ProgressDisplay:
-    """Return the display that fits the console.
-
-    Args:
-        totals: by topic, how many rows will come, where that is known.
-    """
+def open_display(console: Console, title: str, *, plain: bool) -> ProgressDisplay:
+    """Return the display that fits the console."""
     lines = plain or not console.is_terminal or console.is_dumb_terminal
-    return LineDisplay(console, totals) if lines else LiveDisplay(console, title, totals)
+    return LineDisplay(console) if lines else LiveDisplay(console, title)
 
 
 class LiveDisplay:
     """Two tables that are redrawn in place."""
 
-    def __init__(self, console: Console, title: str, totals: Mapping[str, int] | None = None) -> None:
-        self._totals = totals or {}
+    def __init__(self, console: Console, title: str) -> None:
         self._live = Live(console=console, auto_refresh=False)
         self._title = title
         self._started = time.monotonic()
@@ -99,7 +92,7 @@ class LiveDisplay:
         title = f"{self._title}, {time.monotonic() - self._started:.0f} s"
         tables = [_job_table(title, jobs)]
         if topics:
-            tables.append(_topic_table(topics, self._live.console.width, self._totals))  # a low terminal cuts the last
+            tables.append(_topic_table(topics, self._live.console.width))  # a low terminal cuts the last
         self._live.update(Group(*tables), refresh=True)
 
 
@@ -122,9 +115,8 @@ class _Shown:
 class LineDisplay:
     """A line for each change of a topic or a job, of why a job waits every few seconds, and a summary each minute."""
 
-    def __init__(self, console: Console, totals: Mapping[str, int] | None = None) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._totals = totals or {}
         self._started = self._summed = time.monotonic()
         self._topics: dict[str, tuple[str, bool]] = {}  # state, and whether it waits, as last printed
         self._jobs: dict[str, _Shown] = {}
@@ -152,14 +144,14 @@ class LineDisplay:
                 self._print(f"job {job.name}: {_state(job, _rows(job))}")
         if now - self._summed >= SUMMARY_SECONDS:
             self._summed = now
-            self._print(_summary(topics, jobs, self._totals))
+            self._print(_summary(topics, jobs))
 
     def _print(self, text: str) -> None:
         line = f"{time.monotonic() - self._started:4.0f} s  {text}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _topic_table(topics: Sequence[TopicView], width: int, totals: Mapping[str, int]) -> Table:
+def _topic_table(topics: Sequence[TopicView], width: int) -> Table:
     """Return the topics with their subscriptions; on a narrow terminal without columns that matter less."""
     wide = width >= WIDE
     names = [view.topic for view in topics]
@@ -174,7 +166,7 @@ def _topic_table(topics: Sequence[TopicView], width: int, totals: Mapping[str, i
     for heading in ("lag batches", "lag rows", "reconnects") if wide else ("lag rows",):
         table.add_column(heading, justify="right", no_wrap=True)
     for view in topics:
-        numbers = [_of_total(view, totals), f"{view.rows_per_second:,.0f}"]
+        numbers = [f"{view.rows:,}", f"{view.rows_per_second:,.0f}"]
         numbers += [f"{view.bytes_per_second / 1e6:.2f}"] if wide else []
         first = (view.topic.removeprefix(prefix), view.waiting or view.state, *numbers)
         lines = [_subscription_cells(line, readers, wide=wide) for line in view.subscriptions]
@@ -262,18 +254,11 @@ def _lag_text(line: SubscriptionView) -> str:
     return f"{line.name} is {counted(line.lag_batches, 'batch')} ({counted(line.lag_rows, 'row')}) behind"
 
 
-def _of_total(view: TopicView, totals: Mapping[str, int]) -> str:
-    total = totals.get(view.topic)
-    return f"{view.rows:,}" if total is None else f"{view.rows:,} of {total:,}"
-
-
-def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView], totals: Mapping[str, int]) -> str:
+def _summary(topics: Sequence[TopicView], jobs: Sequence[JobView]) -> str:
     """Return how all stands: what flows, and which subscriptions lag."""
     running = sum(job.state is JobState.RUNNING and not job.starting for job in jobs)
     parts = [f"{running} of {counted(len(jobs), 'job')} RUNNING"]
-    for view in topics:
-        if view.rows:
-            rows = f"{_of_total(view, totals)} rows" if view.topic in totals else counted(view.rows, "row")
-            parts.append(f"topic {view.topic} {rows}, {_rate(view.rows_per_second)}")
+    flowing = (view for view in topics if view.rows)
+    parts += [f"topic {view.topic} {counted(view.rows, 'row')}, {_rate(view.rows_per_second)}" for view in flowing]
     parts += [_lag_text(line) for view in topics for line in view.subscriptions if line.lag_batches]
     return "; ".join(parts)
