@@ -97,7 +97,7 @@ def run(count: int, work: Path | None = None) -> dict[str, dict[str, float]]:
         head = log.batches.head()
         tail, near = log.batches.tail(), log.batches.at(head.n - 4)
         found["plan"] = timed("plan of 4 batches", lambda: log.planner.plan(near, max_bytes=1 << 40))
-        size = log.status()["total_bytes"] // count
+        size = log.status().total_bytes // count
         timed("plan from the tail, limit in the middle", lambda: log.planner.plan(tail, max_bytes=size * count // 2))
         timed("plan from the tail, no limit", lambda: log.planner.plan(tail))
         timed("describe the whole log", lambda: log.planner.describe(tail, head))

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.deletion import Deleter, Deletion
@@ -30,10 +29,10 @@ from jobpipe.operations.admin_operations import (
     RequiredReply,
     RequireRequest,
     SeekRequest,
-    StatusRequest,
 )
 from jobpipe.operations.flow_operations import ResetFlowRequest
 from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.status_operations import StatusRequest, TopicStatus
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.spool_folders import has_spool
 from jobpipe.store.reading.boundary import Boundary
@@ -96,10 +95,10 @@ class Admin:
         with map_registry_errors():
             return self._locator.handler.known_topics()
 
-    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, TopicStatus]:
         """Return the status of each topic whose coordinator answers us in time; several are asked at once."""
 
-        def ask(topic: str) -> dict[str, Any] | None:
+        def ask(topic: str) -> TopicStatus | None:
             try:
                 return self.status(topic, timeout)
             except JobpipeError as error:
@@ -124,7 +123,7 @@ class Admin:
             raise kind(f"topic {topic!r} is not served: {self._locator.why_absent(topic)}", topic=topic)
         return found
 
-    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+    def status(self, topic: str, timeout: float = 5.0) -> TopicStatus:
         """Return the coordinator's status of ``topic``.
 
         Raises:
@@ -132,7 +131,7 @@ class Admin:
             LinkError: its coordinator does not answer.
         """
         with self._link(topic) as link:
-            return ask_blocking(link, StatusRequest(), timeout=timeout).document
+            return ask_blocking(link, StatusRequest(), timeout=timeout)
 
     def seek(self, topic: str, name: str, to: str | int | datetime | Boundary, *, dry_run: bool = False) -> MovedReply:
         """Move a subscription that has no holder to ``earliest``, ``latest``, an offset, or a time with its zone.
@@ -205,7 +204,7 @@ class Admin:
             TopicAway: it is not served now.
             TopicNotFound, LinkError: it was never published; its coordinator does not answer.
         """
-        return [HoldReply.from_json(line) for line in self.status(topic, timeout).get("holds", [])]
+        return list(self.status(topic, timeout).holds)
 
     def hold(
         self,

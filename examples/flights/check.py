@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jobpipe.config import load
-from jobpipe.store.log.spools import read_status
+from jobpipe.store.log.catalog_status import CatalogStatus
+from jobpipe.store.log.spool_folders import read_status
 from jobpipe.store.reading.catalog_reader import CatalogReader, PageStart, SegmentRange
 
 # What is known of the flights of 2013.
@@ -72,12 +73,12 @@ def audit_facts(file: Path) -> list[Fact]:
     return [Fact(f"audit: {fact}", expected, found.get(fact, "nothing")) for fact, expected in AUDIT.items()]
 
 
-def topic_facts(statuses: Mapping[str, Mapping[str, Any]]) -> list[Fact]:
+def topic_facts(statuses: Mapping[str, CatalogStatus]) -> list[Fact]:
     """Every subscription must have acknowledged every row by the end, as the catalogs have it."""
     return [
-        Fact(f"{topic}: rows that {line['name']} has not acknowledged", 0, line["lag"]["rows"])
+        Fact(f"{topic}: rows that {line.name} has not acknowledged", 0, line.lag.rows)
         for topic, status in statuses.items()
-        for line in status["subscriptions"]
+        for line in status.subscriptions
     ]
 
 

@@ -168,7 +168,7 @@ class ControlServer(Control):
             store=self._store,
             commands=self._commands,
             notify_jobs=self._dispatcher.notify,
-            ends=lambda topic: int(admin.status(topic)["head"]),
+            ends=lambda topic: admin.status(topic).head,
             clock=self._clock,
             notify_holds=lambda: self._hold_keeper.wake(),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe_registry.process_identity import lives
@@ -36,15 +35,6 @@ class PublisherLiveness:
     publishing: bool
     gone: float | None = None
     served_for: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the keys that a status has of it."""
-        gone, left = self.gone, self.served_for
-        return {
-            "publishing": self.publishing,
-            "publisher_gone": None if gone is None else round(gone, 3),
-            "served_for": None if left is None else round(left, 3),
-        }
 
 
 class ParentWatch:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from jobpipe.operations.messages.checked_values import Boolean, CheckedName, Integer, Items, Number, Text
+from jobpipe.operations.messages.checked_values import CheckedName, Integer, Items, Number, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_HOLD_SECONDS,
-    OMITTED,
     Count,
     Fields,
     Flag,
@@ -24,32 +23,6 @@ from jobpipe.operations.reader_operations import LeaseName
 
 MAX_SECONDS = 1e12
 Seconds = Number(-MAX_SECONDS, MAX_SECONDS)
-
-
-@message
-class StatusReply(Fields):
-    """The topic's status, as a document for people and scripts; `jobpipe describe` shows it.
-
-    It has no declared fields, on purpose: a later version may add some, and none decides what happens to rows. Its keys
-    come from ``store.status.describe_log``, ``TopicLog.status``, ``TopicSubscribers.state``, ``ServedTopic.status`` and
-    ``AdminHandlers._status``; ``cli/topics/describe_command.py`` shows them.
-    """
-
-    document: dict[str, Any]
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:
-        return cls(dict(values))
-
-    def to_json(self) -> dict[str, Any]:
-        return self.document
-
-
-@message
-class StatusRequest(RequestFor[StatusReply], op="status"):
-    """How the topic stands; with ``served`` also what each process has served."""
-
-    served: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message

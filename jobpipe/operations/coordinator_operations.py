@@ -7,6 +7,7 @@ from jobpipe.operations import (
     flow_operations,
     publisher_operations,
     reader_operations,
+    status_operations,
     subscriber_operations,
 )
 from jobpipe.operations.messages.operation import EVERYBODY, Operation, table
@@ -47,7 +48,7 @@ CONTROL = table(
     Operation(flow_operations.ClaimRequest, _PUBLISHER | _READER),
     Operation(flow_operations.AdmitPartRequest, _PUBLISHER),
     Operation(flow_operations.SealPartsRequest, _PUBLISHER | _READER),
-    Operation(admin_operations.StatusRequest, EVERYBODY, expensive=True),
+    Operation(status_operations.StatusRequest, EVERYBODY, expensive=True),
     Operation(admin_operations.HandoverRequest, _ADMIN, audited=True),
     Operation(admin_operations.SeekRequest, _ADMIN, audited=True),
     Operation(admin_operations.DropRequest, _ADMIN, audited=True),

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import DATA, KeptPart, PartHeader
 from jobpipe.operations.host_operations import HOSTSERVER
-from jobpipe.operations.messages.checked_values import Check, Items
+from jobpipe.operations.messages.checked_values import Check, Entries, Items
 from jobpipe.operations.messages.message_fields import Fields, Nested, checks
 from jobpipe.operations.messages.operation import EVERYBODY, Operation, Table
 from jobpipe.wire.wire_messages import ROLES
@@ -64,6 +64,8 @@ def _fields(kind: type[Fields], nested: dict[str, type[Fields]]) -> Iterator[str
 def _of(check: Check, nested: dict[str, type[Fields]]) -> str:
     if isinstance(check, Items):
         return " list" + _of(check.each, nested)
+    if isinstance(check, Entries):
+        return " by name" + _of(check.each, nested)
     if isinstance(check, Nested):
         nested[check.kind.__name__] = check.kind
         return f" {check.kind.__name__}"

@@ -27,10 +27,10 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import RETRYABLE, Deadline, is_renewal
-from jobpipe.operations.admin_operations import StatusRequest
 from jobpipe.operations.messages.calls import ask
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import CloseReply, CloseRequest, OpenRequest
+from jobpipe.operations.status_operations import StatusRequest
 from jobpipe.publishing.coordinator_launcher import CoordinatorProcess, attach
 from jobpipe.wire.wire_messages import Hello
 

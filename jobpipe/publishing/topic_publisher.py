@@ -29,7 +29,6 @@ from jobpipe.errors import (
 from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
-from jobpipe.operations.admin_operations import StatusRequest
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import (
     BeginRequest,
@@ -40,6 +39,7 @@ from jobpipe.operations.publisher_operations import (
     Schema,
     SealRequest,
 )
+from jobpipe.operations.status_operations import StatusRequest
 from jobpipe.publishing.acknowledgements import wait_acked
 from jobpipe.publishing.batch_admission import WAIT_SECONDS, BatchAdmission, BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
@@ -429,7 +429,7 @@ class Publisher:
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's view of the topic; ``served`` says how many of its bytes each process has served."""
-        return self._channel.call(StatusRequest(served=True)).document
+        return self._channel.call(StatusRequest(served=True)).to_json()
 
     def close(self, final: bool = False) -> None:
         """Give the topic up; with ``final`` an end mark tells subscribers that nothing follows. Idempotent.

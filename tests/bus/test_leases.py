@@ -17,6 +17,7 @@ from jobpipe.cli.main import cli
 from jobpipe.coordinator.topic import topic_leases as leases_module
 from jobpipe.errors import SpoolFull, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
+from jobpipe.operations.admin_operations import LeaseReply
 from jobpipe.operations.reader_operations import lease_name
 from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.subscribing import lease_renewal as lease_keeping
@@ -53,22 +54,22 @@ def test_leases_are_told_and_taken_away(bus: Bus, reader: BlockingLink) -> None:
     """S3: nobody could list or remove them."""
     take(reader, "one")
     with Admin(bus.config()) as admin:
-        (line,) = admin.status(bus.topic)["leases"]
-        assert (line["id"], line["first"], line["last"], line["connected"]) == (name("one"), 0, 3, True)
-        assert line["owner"]
-        assert 0 <= line["since"] < PATIENCE
-        assert 500 < line["left"] <= 600
-        assert admin.status(bus.topic)["identities"][line["owner"]]["leases"] == 1
-        assert secret("one") not in json.dumps(admin.status(bus.topic)), "T3: the secret is the lease's owner"
+        (line,) = admin.status(bus.topic).leases
+        assert (line.id, line.first, line.last, line.connected) == (name("one"), 0, 3, True)
+        assert line.owner
+        assert 0 <= line.since < PATIENCE
+        assert 500 < line.left <= 600
+        assert admin.status(bus.topic).identities[line.owner]["leases"] == 1
+        assert secret("one") not in json.dumps(admin.status(bus.topic).to_json()), "T3: the secret is the lease's owner"
         assert admin.drop_lease(bus.topic, name("one"), dry_run=True).first == 0
-        assert admin.status(bus.topic)["leases"]
+        assert admin.status(bus.topic).leases
         admin.drop_lease(bus.topic, name("one"))
-        assert admin.status(bus.topic)["leases"] == []
+        assert admin.status(bus.topic).leases == ()
         with pytest.raises(TopicNotFound, match="no lease"):
             admin.drop_lease(bus.topic, name("one"))
         take(reader, "two")
         reader.call("release", {"secret": secret("two")}, timeout=10.0)
-        assert "leases" not in admin.status(bus.topic)["identities"].get(line["owner"], {})
+        assert "leases" not in admin.status(bus.topic).identities.get(line.owner, {})
 
 
 @pytest.mark.slow
@@ -78,15 +79,15 @@ def test_a_link_that_ends_takes_its_leases_with_it(bus: Bus, reader: BlockingLin
     reader.abort()
     with Admin(bus.config()) as admin:
 
-        def line() -> dict[str, object]:
-            return dict(admin.status(bus.topic)["leases"][0])
+        def line() -> LeaseReply:
+            return admin.status(bus.topic).leases[0]
 
-        left = until(lambda: not (now := line())["connected"] and now["left"] < 2000 and now["left"], PATIENCE, "a cut")
+        left = until(lambda: not (now := line()).connected and now.left < 2000 and now.left, PATIENCE, "a cut")
         assert left <= leases_module.LEASE_GRACE_SECONDS
         with contextlib.closing(greet(bus.config(), bus.topic)) as again:
             take(again, "long", seconds=80_000.0)
-            assert line()["connected"]
-            assert 70_000 < float(str(line()["left"])) <= 80_000
+            assert line().connected
+            assert 70_000 < line().left <= 80_000
 
 
 @pytest.mark.slow
@@ -133,9 +134,9 @@ def test_a_long_read_renews_its_lease(bus: Bus, reader: BlockingLink, monkeypatc
         began = time.monotonic()
         with held_while(held, bus.config()):
             while time.monotonic() - began < 2.5:
-                assert [line["id"] for line in admin.status(bus.topic)["leases"]] == [held.name]
+                assert [line.id for line in admin.status(bus.topic).leases] == [held.name]
                 time.sleep(0.1)
-        until(lambda: not admin.status(bus.topic)["leases"], PATIENCE, "its end")
+        until(lambda: not admin.status(bus.topic).leases, PATIENCE, "its end")
     json.dumps(held.request().to_json())
 
 

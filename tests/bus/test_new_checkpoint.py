@@ -11,6 +11,7 @@ import pytest
 import jobpipe
 from jobpipe.admin import Admin
 from jobpipe.errors import NewCheckpoint
+from jobpipe.operations.publisher_operations import NewestQuery
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import Bus
 from tests.troubleshooting import on_page
@@ -38,7 +39,7 @@ def test_a_new_query_is_told_with_both_ids(bus: Bus, caplog: pytest.LogCaptureFi
         "rows of its source again. on_new_checkpoint='refuse' forbids that"
     )
     with Admin(bus.config()) as admin:
-        assert admin.status(bus.topic)["last_query"] == {"query_id": FIRST, "batch_id": 2, "n": 5}
+        assert admin.status(bus.topic).last_query == NewestQuery(FIRST, 2, 5)
 
 
 def test_a_new_query_is_refused_when_asked(bus: Bus) -> None:

@@ -220,9 +220,9 @@ def test_it_serves_a_topic_for_all_and_ends_after_the_driver(
         checker.check()
     with Admin(config) as admin:
         status = admin.status("orders", timeout=PATIENCE)
-        assert (status["publishing"], status["served_for"], status["head"]) == (True, None, 1)
+        assert (status.publishing, status.served_for, status.head) == (True, None, 1)
         driver.kill()
-        until(lambda: not admin.status("orders", timeout=PATIENCE)["publishing"], PATIENCE, "its publisher is gone")
+        until(lambda: not admin.status("orders", timeout=PATIENCE).publishing, PATIENCE, "its publisher is gone")
     ended(pid)
 
 

@@ -138,18 +138,18 @@ def test_a_publisher_that_was_killed(own_bus: Bus, drive: Callable[..., Driver],
     driver.ask("open", **shape)
     with Admin(own_bus.config()) as admin:
         status = admin.status(own_bus.topic)
-        assert (status["publishing"], status["publisher_gone"], status["served_for"]) == (True, None, None)
+        assert (status.publishing, status.publisher_gone, status.served_for) == (True, None, None)
         assert without_publisher(status) is None
         driver.kill()
-        status = until(lambda: not (now := admin.status(own_bus.topic))["publishing"] and now, PATIENCE, "it is seen")
-        assert 0 <= status["publisher_gone"] < 50
-        assert 0 < status["served_for"] <= 50
+        status = until(lambda: not (now := admin.status(own_bus.topic)).publishing and now, PATIENCE, "it is seen")
+        assert 0 <= status.publisher_gone < 50
+        assert 0 < status.served_for <= 50
         later = until(
-            lambda: (now := admin.status(own_bus.topic))["publisher_gone"] > status["publisher_gone"] and now,
+            lambda: (now := admin.status(own_bus.topic)).publisher_gone > status.publisher_gone and now,
             PATIENCE,
             "time passes",
         )
-        assert later["served_for"] < status["served_for"]
+        assert later.served_for < status.served_for
         on_page(without_publisher(later), "publisher gone for")
         assert re.match(r"publisher gone for [\d.]+ s, served for another [\d.]+ s; the last", without_publisher(later))
 
@@ -162,8 +162,8 @@ def test_a_publisher_that_closed(own_bus: Bus) -> None:
     publisher.close()
     with Admin(own_bus.config()) as admin:
         status = admin.status(own_bus.topic)
-    assert (status["publishing"], status["publisher_gone"]) == (False, None)
-    assert 0 < status["served_for"] <= 50
+    assert (status.publishing, status.publisher_gone) == (False, None)
+    assert 0 < status.served_for <= 50
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_admin(bus: Bus) -> None:
         assert location is not None
         assert (location.parallelism, location.epoch, location.ssl) == (3, publisher.epoch, True)
         status = admin.status(bus.topic)
-        assert (status["topic"], status["endpoint"], status["data"]) == (
+        assert (status.topic, status.endpoint, status.data) == (
             bus.topic,
             str(location.control),
             str(location.data),

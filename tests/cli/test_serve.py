@@ -122,8 +122,8 @@ def test_serve_removes_nothing(
     assert program.line().startswith("serving orders at ")
     deadline = time.monotonic() + DEADLINE
     with Admin(load(file, environ={})) as admin:
-        began = admin.status("orders")["uptime"]
-        while (status := admin.status("orders"))["uptime"] < began + 2.0:  # retention was looked at
+        began = admin.status("orders").uptime
+        while (status := admin.status("orders")).uptime < began + 2.0:  # retention was looked at
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert (status["batches"], status["tail"]) == (3, 0)
+        assert (status.batches, status.tail) == (3, 0)

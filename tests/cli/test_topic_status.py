@@ -11,6 +11,8 @@ from jobpipe.cli.common.topic_status import statuses, without_publisher
 from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import LinkBroken
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.status_operations import TopicStatus
+from tests.statuses import topic_status
 
 
 class Topics:
@@ -24,15 +26,15 @@ class Topics:
         place = Endpoint("127.0.0.1", 1)
         return [TopicLine(name, Location(name, place, place, 1, "i", 1, True)) for name in self._names]
 
-    def status(self, topic: str, timeout: float = 5.0) -> dict[str, Any]:
+    def status(self, topic: str, timeout: float = 5.0) -> TopicStatus:
         if topic in self._dead:
             raise LinkBroken(f"connect to 127.0.0.1:1: refused ({topic})")
-        return {"topic": topic}
+        return topic_status(topic)
 
 
 def test_a_dead_one_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     found = statuses(Topics("a", "b", "c", dead=("b",)), [], 1.0)  # type: ignore[arg-type]
-    assert [status["topic"] for status in found] == ["a", "c"]
+    assert [status.topic for status in found] == ["a", "c"]
     assert "topic b does not answer: connect to 127.0.0.1:1" in capsys.readouterr().err
 
 
@@ -62,4 +64,4 @@ def test_when_none_answers_it_is_an_error(asked: list[str]) -> None:
 )
 def test_what_is_said_of_a_publisher(state: dict[str, Any], said: str | None) -> None:
     """U3: gone since when, and served for how long yet."""
-    assert without_publisher({"publisher": "shop", "epoch": 3, "ended": False, **state}) == said
+    assert without_publisher(topic_status(publisher="shop", epoch=3, **state)) == said

@@ -13,6 +13,7 @@ from jobpipe.control.control_server import ControlServer
 from jobpipe.control.control_service import JobStatus, Submission
 from jobpipe.errors import HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply
+from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
@@ -20,6 +21,7 @@ from jobpipe.store.reading.boundary import Boundary
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
 from tests.pipelines.waiting import DEADLINE, eventually
+from tests.statuses import subscription_status, topic_status
 
 KILLED = -9
 NAME = "flights"
@@ -104,19 +106,16 @@ class Coordinators:
     refused: set[str] = field(default_factory=set)  # names of holds
     looks: int = 0  # how often holds were asked for
 
-    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, TopicStatus]:
         self.asked += bool(topics)
         return {
-            topic: {
-                "rows": 0,
-                "bytes": 0,
-                "ended": False,
-                "waiting": self.waiting.get(topic),
-                "subscriptions": [
-                    {"name": name, "state": "connected", "lag": {"batches": 1, "rows": rows}, "reconnects": 0}
-                    for name, rows in self.lags.get(topic, {}).items()
-                ],
-            }
+            topic: topic_status(
+                topic,
+                waiting=self.waiting.get(topic),
+                subscriptions=tuple(
+                    subscription_status(name, batches=1, rows=rows) for name, rows in self.lags.get(topic, {}).items()
+                ),
+            )
             for topic in topics
         }
 
@@ -131,10 +130,10 @@ class Coordinators:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         self.required[(topic, name)] = required
 
-    def status(self, topic: str) -> dict[str, Any]:
+    def status(self, topic: str) -> TopicStatus:
         if topic not in self.heads:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
-        return {"head": self.heads[topic], "tail": 0}
+        return topic_status(topic, head=self.heads[topic])
 
     def holds(self, topic: str) -> list[HoldReply]:
         if topic not in self.served:

@@ -258,7 +258,7 @@ def test_a_status_whose_asker_left_is_not_told_to_the_next(world: World) -> None
         with pytest.raises(asyncio.CancelledError):
             await asking
         await seal(topic, 0)
-        assert (await topic.status())["head"] == 1
+        assert (await topic.status()).head == 1
         await host.close()
 
     run(work())

@@ -81,10 +81,10 @@ def test_only_a_lease_makes_a_publisher_wait_that_drops_the_oldest(world: World)
         why = await topic.room(0.01, has_room=False)
         assert why is not None
         assert "lease read of an earlier reader keeps batches from offset 1 on" in why
-        assert (await topic.status())["tail"] == 1
+        assert (await topic.status()).tail == 1
         await topic.run(topic.store.leases.release, "read")
         assert await topic.room(0.01, has_room=False) is None
-        assert (await topic.status())["tail"] > 1
+        assert (await topic.status()).tail > 1
         await host.close()
 
     run(work())
@@ -101,8 +101,8 @@ def test_the_publisher_limits_their_time(world: World) -> None:
         ]
         await host.close_publisher(topic, final=False)
         again = await opened(host, world, batches=0, hold__max_time="10s")
-        (line,) = (await again.status())["holds"]
-        assert line["max_time"] == 10.0, "also that of one that is there"
+        (line,) = (await again.status()).holds
+        assert line.max_time == 10.0, "also that of one that is there"
         await host.close()
 
     run(work())
@@ -136,7 +136,7 @@ def test_after_the_loss_of_the_spool_it_waits_for_where_the_topic_goes_on(world:
         shutil.rmtree(world.folder / "spool")
         host = world.host("two")
         topic = await host.open_topic("orders", world.order(acks="all", required=("billing",)))
-        assert (await topic.status())["holds"] == []
+        assert (await topic.status()).holds == ()
         for to in (EARLIEST, LATEST, Boundary("offset", 1), Boundary("position", after)):
             with pytest.raises(TopicNotFound, match="its spool was lost"):
                 await hold(topic, to)

@@ -167,7 +167,7 @@ async def test_a_commit_of_unknown_outcome_counts() -> None:
 
 
 def stored(topic: Any) -> list[str]:
-    return [line["id"] for line in topic.store.leases.all()]
+    return [lease.id for lease in topic.store.leases.all()]
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -206,7 +206,7 @@ def test_links_that_are_cut_leave_no_lease_without_an_owner(
             leases.disconnected(links[1])
         await topic.tick(retain=True)
         (line,) = await topic.run(topic.store.leases.all)
-        assert 0 < line["left"] <= module.LEASE_GRACE_SECONDS, "shortened at the link's end"
+        assert 0 < line.left <= module.LEASE_GRACE_SECONDS, "shortened at the link's end"
         await leases.release(secret("one"))
         assert (await topic.run(stored, topic), quotas.held("a", "leases")) == ([], 0)
         await host.close()
@@ -233,7 +233,7 @@ def test_a_lease_is_not_shortened_that_was_renewed_since(world: World, monkeypat
         await renewal
         await topic.tick(retain=True)
         (line,) = await topic.run(topic.store.leases.all)
-        assert line["left"] > 80_000
+        assert line.left > 80_000
         await host.close()
 
     run(work())
@@ -249,13 +249,13 @@ def test_what_an_earlier_coordinator_stored_can_be_ended(world: World) -> None:
         for number in range(150):
             await topic.run(topic.store.leases.hold, name(f"l{number}"), 0, 0, 0.0 if number == 149 else 600.0)
         status = await topic.status()
-        assert (len(status["leases"]), status["lease_count"]) == (100, 150)
+        assert (len(status.leases), status.lease_count) == (100, 150)
         for number in (120, 149):  # of no time at all: over, and held until retention looks
             assert (await topic.leases.drop(name(f"l{number}"), dry_run=False)).owner is None
             with pytest.raises(TopicNotFound):
                 await topic.leases.drop(name(f"l{number}"), dry_run=False)
         await topic.leases.release(secret("l0"))
-        assert (await topic.status())["lease_count"] == 147
+        assert (await topic.status()).lease_count == 147
         await host.close()
 
     run(work())

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from jobpipe.coordinator.topic import session_owner as holding
-from jobpipe.coordinator.topic.session_owner import SessionOwner
+from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner
 from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import JobpipeError, LinkBroken, LinkEnded, LinkTimeout
+from jobpipe.operations.status_operations import ReaderProcess
+from jobpipe.store.log.catalog_status import StoredLag, SubscriptionLine
 
-WHERE = {"host": "a", "pid": 1}
-LINE: dict[str, Any] = {"name": "billing", "holder": None, "silent": 7.0}
+WHERE: dict[str, Any] = {"host": "a", "pid": 1}
+LINE = SubscriptionLine(
+    name="billing",
+    acked=None,
+    declared=None,
+    required=False,
+    grant=1,
+    holder=None,
+    silent=7.0,
+    stale=0,
+    lag=StoredLag(0, 0, 0, 0.0),
+)
 
 
 def held(link: Any) -> TopicSubscribers:
@@ -27,9 +40,7 @@ def test_a_link_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made = held(SimpleNamespace(silence=0.25))
     now = made._session_owners["billing"].since + 2.5
     monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic=lambda: now))
-    state = made.state(LINE)
-    assert (state["state"], state["reconnects"], state["last_seen"], state["where"]) == ("connected", 2, 0.25, WHERE)
-    assert state["since"] == 2.5
+    assert made.connection(LINE) == Connection("connected", 2.5, 2, 0.25, ReaderProcess(**WHERE))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +52,7 @@ def test_a_link_that_is_gone(why: JobpipeError, state: str) -> None:
     link = cast("Any", SimpleNamespace(silence=0.0))
     made = held(link)
     made.disconnected(link, why)
-    assert made.state(LINE)["state"] == state
+    assert made.connection(LINE).state == state
 
 
 def test_who_does_not_come_back_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,16 +61,18 @@ def test_who_does_not_come_back_is_absent(monkeypatch: pytest.MonkeyPatch) -> No
     made.disconnected(link, LinkBroken("x"))
     now = time.monotonic() + holding.RECONNECT_SECONDS
     monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic=lambda: now))
-    state = made.state(LINE)
-    assert state["state"] == "absent"
-    assert state["since"] >= 29
-    assert state["last_seen"] >= 29
+    found = made.connection(LINE)
+    assert found.state == "absent"
+    assert found.since is not None
+    assert found.since >= 29
+    assert found.last_seen is not None
+    assert found.last_seen >= 29
 
 
 @pytest.mark.parametrize(
     ("stored", "seen", "where"),
-    [(None, None, None), ({"instance": "x", **WHERE}, 7.0, WHERE), ({"instance": "x"}, 7.0, None)],
+    [(None, None, None), ({"instance": "x", **WHERE}, 7.0, ReaderProcess(**WHERE)), ({"instance": "x"}, 7.0, None)],
 )
 def test_who_was_only_seen_by_an_earlier_coordinator(stored: Any, seen: Any, where: Any) -> None:
-    state = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders"))).state({**LINE, "holder": stored})
-    assert state == {"state": "absent", "since": None, "reconnects": 0, "last_seen": seen, "where": where}
+    found = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders"))).connection(replace(LINE, holder=stored))
+    assert found == Connection("absent", None, 0, seen, where)

@@ -6,6 +6,7 @@ import json
 import zipfile
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -95,8 +96,8 @@ def test_audit(tmp_path: Path) -> None:
 
 
 def test_rows_left_behind_are_a_fact() -> None:
-    lines = [{"name": "a", "lag": {"batches": 0, "rows": 0}}, {"name": "b", "lag": {"batches": 2, "rows": 7}}]
-    facts = check.topic_facts({"t": {"subscriptions": lines}})
+    lines = [SimpleNamespace(name=name, lag=SimpleNamespace(rows=rows)) for name, rows in (("a", 0), ("b", 7))]
+    facts = check.topic_facts({"t": SimpleNamespace(subscriptions=lines)})
     assert [(fact.expected, fact.got, fact.ok) for fact in facts] == [(0, 0, True), (0, 7, False)]
 
 

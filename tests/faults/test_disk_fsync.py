@@ -107,13 +107,13 @@ def test_real_errors_of_the_kernel(tmp_path: Path) -> None:
 def test_hangs(tmp_path: Path) -> None:
     """Case 38: the control loop answers within 1 s, says what is wrong, and the pair goes on when the disk does."""
     with running(tmp_path, rows=20) as rig, Admin(rig.config) as admin:
-        assert admin.status(rig.topic)["disk"] is None
+        assert admin.status(rig.topic).disk is None
         with traced(rig, "inject=fsync,fdatasync:delay_enter=4000000:when=1"):
             seconds: list[float] = []
 
             def told() -> bool:
                 began = time.monotonic()
-                disk = admin.status(rig.topic)["disk"]
+                disk = admin.status(rig.topic).disk
                 seconds.append(time.monotonic() - began)
                 return "no answer from the disk" in (disk or "")
 
@@ -122,7 +122,7 @@ def test_hangs(tmp_path: Path) -> None:
             assert True in [told() for _ in range(3)]
             assert sorted(seconds)[1] < 1.0, seconds
             later_rows(rig)
-        rig.wait_until(lambda: admin.status(rig.topic)["disk"] is None, "a word that all is well")
+        rig.wait_until(lambda: admin.status(rig.topic).disk is None, "a word that all is well")
         conclude(rig)
 
 
@@ -159,8 +159,8 @@ def test_hangs_for_one_topic(bus: Bus, tmp_path: Path, monkeypatch: pytest.Monke
             reader.wait_rows(10 * (number + 1))
             assert time.monotonic() - began < 2.0
         began = time.monotonic()
-        until(lambda: "no answer from the disk" in (admin.status("orders")["disk"] or ""), 5.0, "the status says so")
-        assert admin.status("other")["disk"] is None
+        until(lambda: "no answer from the disk" in (admin.status("orders").disk or ""), 5.0, "the status says so")
+        assert admin.status("other").disk is None
         assert time.monotonic() - began < 5.0
         assert not [future for future in waiting if future.done()]
         points.release()

@@ -38,9 +38,12 @@ from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.catalog_status import CatalogStatus
 from jobpipe_registry.process_identity import lives
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE
+from tests.statuses import subscription_status, topic_status
 from tests.troubleshooting import on_page
 
 FILE = """
@@ -313,13 +316,12 @@ def test_dead_letters_of_the_run_are_counted(pipeline: Pipeline, monkeypatch: py
     """Not those of runs before."""
     counts = iter([3, 5])
     monkeypatch.setattr(foreground_module, "has_spool", lambda place: True)
+    at = Position("0" * 16, 1, 1)
     monkeypatch.setattr(
         foreground_module,
         "read_status",
-        lambda place, topic: {
-            "total_rows": next(counts), "total_bytes": 9, "ended": True, "subscriptions": [], "waiting": None
-        },
-    )  # fmt: skip
+        lambda place, topic: CatalogStatus(at, at, 0, 0, 0, next(counts), 9, True, ()),
+    )
 
     def locate(topic: str) -> None:
         raise TopicNotFound("it is not served", topic=topic)
@@ -339,11 +341,8 @@ def test_dead_letters_of_the_run_are_counted(pipeline: Pipeline, monkeypatch: py
 def test_how_far_each_job_is_behind(pipeline: Pipeline) -> None:
     """All its subscriptions count: of several sources each has one. Those of others do not."""
     lags = {"flights.report": 5, "flights.report.left": 7, "flights": 1, "other.report": 100, "flights.audit": 0}
-    lines = [
-        {"name": name, "state": "connected", "lag": {"batches": 1, "rows": lag}, "reconnects": 0}
-        for name, lag in lags.items()
-    ]
-    status = {"rows": 9, "bytes": 9, "waiting": None, "ended": False, "subscriptions": lines}
+    lines = tuple(subscription_status(name, batches=1, rows=lag) for name, lag in lags.items())
+    status = topic_status(rows=9, bytes=9, subscriptions=lines)
     admin = SimpleNamespace(statuses=lambda topics, timeout: dict.fromkeys(topics, status))
     shown: list[JobView] = []
     display = SimpleNamespace(show=lambda topics, jobs: shown.extend(jobs))

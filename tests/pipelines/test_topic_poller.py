@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from jobpipe.jobs.monitor.topic_poller import AWAY_SECONDS, TopicPoller
+from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.catalog_status import CatalogStatus, StoredLag, SubscriptionLine
+from tests.statuses import subscription_status, topic_status
 
 
 class Clock:
@@ -22,18 +25,25 @@ class Clock:
 class Answers:
     """Stands in for Admin: what the topics answer; None: nothing."""
 
-    def __init__(self, **answers: dict[str, Any] | None) -> None:
+    def __init__(self, **answers: TopicStatus | None) -> None:
         self.answers = answers
         self.asked: list[str] = []
 
-    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]:
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, TopicStatus]:
         self.asked += topics
         return {topic: answer for topic in topics if (answer := self.answers[topic]) is not None}
 
 
-def status(rows: int, *, lag: int = 0, ended: bool = False, reconnects: int = 0) -> dict[str, Any]:
-    line = {"name": "s", "state": "connected", "lag": {"batches": lag, "rows": lag * 10}, "reconnects": reconnects}
-    return {"rows": rows, "bytes": rows * 100, "waiting": None, "ended": ended, "subscriptions": [line]}
+def status(rows: int, *, lag: int = 0, ended: bool = False, reconnects: int = 0) -> TopicStatus:
+    line = subscription_status(batches=lag, rows=lag * 10, reconnects=reconnects)
+    return topic_status(rows=rows, bytes=rows * 100, ended=ended, subscriptions=(line,))
+
+
+def catalog(rows: int, *, ended: bool) -> CatalogStatus:
+    """What is left of a topic that its subscription has read."""
+    at = Position("0" * 16, 1, 1)
+    line = SubscriptionLine("s", at, None, False, 1, None, 0.0, 0, StoredLag(0, 0, 0, 0.0))
+    return CatalogStatus(at, at, 0, 0, 0, rows, rows * 100, ended, (line,))
 
 
 @pytest.fixture
@@ -98,9 +108,7 @@ def test_the_end_is_read_from_the_catalog_and_rated_over_the_time_with_rows(cloc
         admin.answers["t"] = status(rows, lag=1, reconnects=3)
         watcher.poll()
         clock.now += 1
-    line = {"name": "s", "lag": {"batches": 0, "rows": 0}}
-    last = {"total_rows": 1000, "total_bytes": 100_000, "ended": True, "subscriptions": [line]}
-    watcher.end(lambda topic: last)
+    watcher.end(lambda topic: catalog(1000, ended=True))
     view = watcher.views[0]
     assert (view.state, view.rows, view.rows_per_second) == ("ended", 1000, 500.0)
     assert (view.subscriptions[0].lag_rows, view.subscriptions[0].reconnects) == (0, 3)
@@ -110,9 +118,7 @@ def test_a_topic_without_a_catalog_keeps_its_last_view_and_one_without_an_end_ha
     admin = Answers(served=status(5, lag=1), stopped=status(5, lag=1))
     watcher = TopicPoller(admin, ["served", "stopped"], clock)
     watcher.poll()
-    line = {"name": "s", "lag": {"batches": 0, "rows": 0}}
-    last = {"total_rows": 7, "total_bytes": 700, "ended": False, "subscriptions": [line]}
-    watcher.end(lambda topic: None if topic == "served" else last)
+    watcher.end(lambda topic: None if topic == "served" else catalog(7, ended=False))
     served, stopped = watcher.views
     assert (served.state, served.rows, served.subscriptions[0].lag_rows) == ("live", 5, 10)
     assert (stopped.state, stopped.rows, stopped.subscriptions[0].lag_rows) == ("live", 7, 0)

@@ -77,8 +77,8 @@ class Live:
     def reconnects(self, name: str) -> int:
         """Return how often a subscriber's control link was made anew, as the publisher counts."""
         with Admin(self.rig.config) as admin:
-            lines = admin.status(TOPIC)["subscriptions"]
-        return next(int(line["reconnects"]) for line in lines if line["name"] == name)
+            lines = admin.status(TOPIC).subscriptions
+        return next(line.reconnects for line in lines if line.name == name)
 
     def links_renewed(self, name: str, times: int = 1, timeout: float = PATIENCE) -> None:
         """Wait until a subscriber's link was made anew so often."""

@@ -344,7 +344,7 @@ def test_the_publisher_shows_its_secret_with_each_link(served: Served) -> None:
 def test_the_command_line_with_a_readers_certificate(served: Served) -> None:
     """Who reads a topic may see how it stands, and no more."""
     with Admin(served.config(**settings(served.world.billing))) as admin:
-        assert admin.status(TOPIC)["topic"] == TOPIC
+        assert admin.status(TOPIC).topic == TOPIC
         with pytest.raises(NotAuthorized):
             admin.drop(TOPIC, "nobody")
         with pytest.raises(SubscriptionNotFound):

@@ -74,7 +74,7 @@ class Place:
     def status(self, topic: str) -> dict[str, Any]:
         """Return what ``jobpipe describe`` shows of a topic that is served."""
         with Admin(self.config()) as admin:
-            return admin.status(topic, timeout=PATIENCE)
+            return admin.status(topic, timeout=PATIENCE).to_json()
 
     def rows(self, topic: str, **given: int) -> tuple[NumberedRows, Journal]:
         """Return the rows that ``topic`` is to have, and the record of those that were sealed."""

@@ -166,6 +166,6 @@ def test_cursors_of_a_subscription_that_is_gone_go_in_the_end(log: TopicLog) -> 
 
 def test_status_shows_them(log: TopicLog) -> None:
     log.cursors.begin(KEY, at(0), 2)
-    (line,) = log.status()["flows"]
-    assert (line["flow"], line["topic"], line["log"]) == ("alerts", "orders", LOG)
-    assert [cursor["n"] for cursor in line["cursors"]] == [0, 0]
+    (line,) = log.status().flows
+    assert (line.flow, line.topic, line.log) == ("alerts", "orders", LOG)
+    assert [cursor.n for cursor in line.cursors] == [0, 0]

@@ -127,7 +127,7 @@ def test_the_newest_query_is_not_forgotten(tmp_path: Path) -> None:
     log.cleaner.retain(ALL)
     newest = log.batches.newest_query()
     assert newest is not None
-    assert newest["query_id"] == once
+    assert newest.query_id == once
     log.close()
 
 

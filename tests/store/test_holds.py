@@ -59,8 +59,8 @@ def test_a_hold_is_no_subscription(log: TopicLog) -> None:
     assert [known.name for known in log.subscriptions.all()] == ["s"]
     log.subscriptions.flush()
     assert log.subscriptions.acknowledged_n() == 6
-    (line,) = log.status()["holds"]
-    assert (line["name"], line["owner"], line["offset"], line["gap"]) == ("nightly.audit", "control", 0, None)
+    (line,) = log.status().holds
+    assert (line.name, line.owner, line.offset, line.gap) == ("nightly.audit", "control", 0, None)
 
 
 def test_a_request_that_is_late_or_comes_twice_moves_nothing(log: TopicLog) -> None:

@@ -85,7 +85,7 @@ def test_a_reader_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
         size = log_bytes(log)
         assert size > Reserve.BYTES
         assert log.used_bytes() == log.batches.used_bytes() + size - Reserve.BYTES
-        assert log.status()["catalog_bytes"] > size
+        assert log.status().catalog_bytes > size
     log._shorten_at = 0.0
     log.shorten()
     assert log_bytes(log) == 0

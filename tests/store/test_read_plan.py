@@ -94,9 +94,9 @@ def test_a_walk_reads_all_rows_once_in_order(
         assert shapes <= {(plan.partitions, plan.schema_id)}
     assert found == [expected(layouts, partition) for partition in range(4)]
     status = log.status()
-    assert status["rows"] == sum(len(rows) for rows in found)
+    assert status.rows == sum(len(rows) for rows in found)
     assert (
-        status["bytes"]
+        status.bytes
         == log.used_bytes()
         == sum(plan.bytes for plan in log.planner.describe(log.batches.tail(), log.batches.head()))
     )

@@ -11,7 +11,7 @@ import pytest
 
 from jobpipe.errors import AlreadyRedriven, Fenced, SchemaMismatch, SpoolError
 from jobpipe.store.catalog import redrive_marks
-from jobpipe.store.catalog.batches import APPENDERS
+from jobpipe.store.catalog.batches import APPENDERS, NewestSeal
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import CHANGED, TopicLog
@@ -219,4 +219,4 @@ def test_who_appends_is_not_the_newest_query(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     seal(log, 0, query="publisher")
     append(log, 0)
-    assert log.batches.newest_query() == {"query_id": "publisher", "batch_id": 0, "n": 1}
+    assert log.batches.newest_query() == NewestSeal("publisher", 0, 1)

@@ -42,7 +42,7 @@ def test_nothing_goes_that_a_subscription_has_not_acknowledged(tmp_path: Path) -
     removed = log.cleaner.retain(ALL)
     assert (removed.batches, removed.rows) == (2, 4)
     assert log.batches.tail() == ends[1]
-    assert log.used_bytes() == log.status()["bytes"] == removed.bytes
+    assert log.used_bytes() == log.status().bytes == removed.bytes
     log.close()
 
 

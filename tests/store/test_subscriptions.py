@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from jobpipe.errors import ConfigError, DataLoss, Fenced, SpoolError
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.catalog_status import StoredLag
 from jobpipe.store.log.spool_folders import read_status
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.subscriptions.subscription import StoredSubscription
@@ -239,10 +241,10 @@ def test_lag_is_what_is_not_acknowledged(tmp_path: Path) -> None:
     seal(log, 1, [[5], [6]])
     log.subscriptions.acknowledge("s", grant, first)
     log.clock.wall = lambda: 1007.0
-    (line,) = log.status()["subscriptions"]
-    assert line["lag"] == {"batches": 1, "rows": 11, "bytes": log.planner.plan(first).bytes, "seconds": 7.0}
+    (line,) = log.status().subscriptions
+    assert line.lag == StoredLag(batches=1, rows=11, bytes=log.planner.plan(first).bytes, seconds=7.0)
     log.clock.wall = lambda: 0.0  # the clock went back
-    assert log.status()["subscriptions"][0]["lag"]["seconds"] == 0.0
+    assert log.status().subscriptions[0].lag.seconds == 0.0
     log.close()
 
 
@@ -253,9 +255,10 @@ def test_the_status_of_a_spool_is_that_of_its_log(tmp_path: Path) -> None:
     status = log.status()
     log.close()
     found = read_status(log.directory, TOPIC)
-    (line,), (expected,) = found.pop("subscriptions"), status["subscriptions"]
-    assert {**line, "lag": {**line["lag"], "seconds": 0}} == {**expected, "lag": {**expected["lag"], "seconds": 0}}
-    assert found == {name: status[name] for name in found}
+    (line,), (expected,) = found.subscriptions, status.subscriptions
+    lag = replace(line.lag, seconds=expected.lag.seconds)  # by the wall clock
+    assert replace(line, lag=lag) == expected
+    assert vars(replace(found, subscriptions=status.subscriptions)).items() <= vars(status).items()
     with pytest.raises(SpoolError, match="does not exist"):
         read_status(tmp_path / "another", "another")
 

@@ -18,11 +18,11 @@ from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import JobpipeError, SchemaMismatch
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Deadline
-from jobpipe.operations.admin_operations import StatusRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
+from jobpipe.operations.status_operations import StatusRequest
 from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.publishing.appender import marked_rows
 from jobpipe.store.catalog.position import Position
@@ -71,7 +71,7 @@ class TopicReader:
             ConfigError: nothing was published since the time to begin at.
         """
         bounds = self.bounds(starting)
-        if timeout is None and (why := without_publisher(self._call(StatusRequest()).document)) is not None:
+        if timeout is None and (why := without_publisher(self._call(StatusRequest()))) is not None:
             log.warning("topic %s: %s", self._topic, why)
         known = News(head=bounds.head, ended=bounds.ended)
         at = bounds.start

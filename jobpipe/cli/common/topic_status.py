@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +13,13 @@ from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicNotFound
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
+    from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 
+_TOPIC_FACTS = ("topic", "head", "publishing", "publisher_gone", "served_for")
 _FACTS = ("name", "state", "since", "position", "epoch", "lag", "reconnects", "last_seen", "required", "where")
 
 
-def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[str, Any]]:
+def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[TopicStatus]:
     """Return the status of the given topics, or of all that are served; the others are named on standard error.
 
     One whose coordinator does not answer, or refuses us, does not hide the others; it is named on standard error too.
@@ -31,7 +33,7 @@ def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[s
     lines = admin.topics()
     if away := [line.name for line in lines if line.location is None]:
         click.echo(f"not served now: {', '.join(map(printable, away))}", err=True)
-    found: list[dict[str, Any]] = []
+    found: list[TopicStatus] = []
     silent: JobpipeError | None = None
     for name in [line.name for line in lines if line.location is not None]:
         try:
@@ -47,15 +49,15 @@ def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[dict[s
 
 def subscription_lines(
     settings: Settings, topics: Sequence[str], timeout: float, *, as_json: bool
-) -> list[dict[str, Any]]:
+) -> list[tuple[TopicStatus, SubscriptionStatus]]:
     """Return the subscriptions of the given topics, or of all, for a table; none if JSON, or why none, was printed."""
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
         found = statuses(admin, topics, timeout)
-    lines = [line for status in found for line in facts(status)]
+    lines = [(status, line) for status in found for line in status.subscriptions]
     if as_json:
-        emit_json(lines)
+        emit_json([_as_json(status, line) for status, line in lines])
         return []
     _report_absent(found)
     if not lines:
@@ -63,58 +65,55 @@ def subscription_lines(
     return lines
 
 
-def _report_absent(found: Sequence[dict[str, Any]]) -> None:
+def _as_json(status: TopicStatus, line: SubscriptionStatus) -> dict[str, object]:
+    topic, subscription = status.to_json(), line.to_json()
+    return {key: topic[key] for key in _TOPIC_FACTS} | {key: subscription[key] for key in _FACTS}
+
+
+def _report_absent(found: Sequence[TopicStatus]) -> None:
     """Say on standard error which topics have no publisher now."""
     for status in found:
         if (why := without_publisher(status)) is not None:
-            click.echo(f"topic {status['topic']}: {printable(why)}", err=True)
+            click.echo(f"topic {status.topic}: {printable(why)}", err=True)
 
 
-def publisher(status: dict[str, Any]) -> str:
+def publisher(status: TopicStatus) -> str:
     """Return who publishes a topic, or what is known where there is no publisher."""
-    return without_publisher(status) or str(status["publisher"])
+    return without_publisher(status) or status.publisher
 
 
-def without_publisher(status: dict[str, Any]) -> str | None:
+def without_publisher(status: TopicStatus) -> str | None:
     """Return None while a topic has a publisher, else what is known of the last one, and how long it is served."""
-    if status.get("publishing", True) and not status["ended"]:
+    if status.publishing and not status.ended:
         return None
-    last = f"the last one was {status['publisher']}, epoch {status['epoch']}"
-    left = status.get("served_for")
+    last = f"the last one was {status.publisher}, epoch {status.epoch}"
+    left = status.served_for
     served = "sealed batches are served" + ("" if left is None else f" for another {seconds(left)}")
-    if status["ended"]:
+    if status.ended:
         return f"none, the topic has ended; {last}; {served}"
-    if (gone := status.get("publisher_gone")) is not None:
+    if (gone := status.publisher_gone) is not None:
         return f"publisher gone for {seconds(gone)}, served for another {seconds(left)}; {last}"
     return f"no publisher now; {last}; {served}"
 
 
-def facts(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the subscriptions of a topic as JSON."""
-    known = {key: status.get(key) for key in ("topic", "head", "publishing", "publisher_gone", "served_for")}
-    for line in status["subscriptions"]:
-        yield {**known, **{key: line.get(key) for key in _FACTS}}
-
-
-def position(line: dict[str, Any]) -> str | None:
+def position(line: SubscriptionStatus) -> str | None:
     """Return a subscription's position: its offset, and the epoch of what lies before."""
-    offset, epoch = count(line["position"]), line.get("epoch")
-    return offset if offset is None or epoch is None else f"{offset} (epoch {epoch})"
+    offset = count(line.position)
+    return offset if line.epoch is None else f"{offset} (epoch {line.epoch})"
 
 
-def connection(line: dict[str, Any]) -> str:
+def connection(line: SubscriptionStatus) -> str:
     """Return the state of a subscription's link, and for how long."""
-    since = seconds(line.get("since"))
-    return str(line["state"]) if since is None else f"{line['state']} for {since}"
+    since = seconds(line.since)
+    return line.state if since is None else f"{line.state} for {since}"
 
 
-def last_seen(line: dict[str, Any]) -> str | None:
+def last_seen(line: SubscriptionStatus) -> str | None:
     """Return how long ago a subscription's reader was heard of."""
-    seen = seconds(line["last_seen"])
+    seen = seconds(line.last_seen)
     return None if seen is None else f"{seen} ago"
 
 
-def holder(line: dict[str, Any]) -> str | None:
+def holder(line: SubscriptionStatus) -> str | None:
     """Return where a subscription's reader runs, or ran."""
-    where = line.get("where")
-    return f"{where['host']}, pid {where['pid']}" if where else None
+    return None if line.where is None else f"{line.where.host}, pid {line.where.pid}"

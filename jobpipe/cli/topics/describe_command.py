@@ -5,7 +5,7 @@ What it shows comes from ``ServedTopic.status`` (coordinator/topic/served_topic.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,9 @@ from jobpipe.cli.topics.holds_command import HOLD_COLUMNS, hold_row
 from jobpipe.cli.topics.leases_command import LEASE_COLUMNS, lease_row
 from jobpipe.plural import counted
 from jobpipe.publishing.first_publish_check import author
+
+if TYPE_CHECKING:
+    from jobpipe.operations.status_operations import FlowStatus, HostStatus, SubscriptionStatus, TopicStatus
 
 _NUMBERS = ("POSITION", "LAG BATCHES", "LAG ROWS", "LAG BYTES", "LAG TIME", "RECONNECTS")
 
@@ -45,93 +48,92 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     with Admin(settings.config) as admin:
         status = admin.status(topic, timeout)
     if as_json:
-        emit_json(status)
+        emit_json(status.to_json())
         return
     emit_pairs(_pairs(status))
     click.echo()
-    if status.get("hosts"):
+    if status.hosts:
         emit_table(
             ("HOST SERVER", "STATE", "FOR", "SEGMENTS", "BYTES", "ENDPOINT"),
-            (_host(name, facts) for name, facts in status["hosts"].items()),
+            (_host(name, kept) for name, kept in status.hosts.items()),
             right=("SEGMENTS", "BYTES"),
         )
         click.echo()
-    if status.get("leases"):
-        emit_table(LEASE_COLUMNS, map(lease_row, status["leases"]), right=("FIRST OFFSET", "LAST OFFSET"))
+    if status.leases:
+        emit_table(LEASE_COLUMNS, map(lease_row, status.leases), right=("FIRST OFFSET", "LAST OFFSET"))
         click.echo()
-    if status.get("holds"):
-        emit_table(HOLD_COLUMNS, map(hold_row, status["holds"]), right=("FROM OFFSET",))
+    if status.holds:
+        emit_table(HOLD_COLUMNS, map(hold_row, status.holds), right=("FROM OFFSET",))
         click.echo()
-    if status.get("flows"):
+    if status.flows:
         columns = ("FLOW", "SOURCE", "PARTITIONS", "OFFSETS", "IDLE")
-        emit_table(columns, map(_flow, status["flows"]), right=columns[2:])
+        emit_table(columns, map(_flow, status.flows), right=columns[2:])
         click.echo()
-    refused = {name: held for name, held in status.get("identities", {}).items() if any("refused" in k for k in held)}
+    refused = {name: held for name, held in status.identities.items() if any("refused" in kind for kind in held)}
     if refused:
         emit_table(("IDENTITY AT ITS LIMIT", "HOLDS OF THIS COORDINATOR"), map(_identity, refused.items()))
         click.echo()
-    if not status["subscriptions"]:
+    if not status.subscriptions:
         click.echo("no subscriptions")
         return
     emit_table(
         ("SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN", "REQUIRED", "HOLDER"),
-        map(_subscription, status["subscriptions"]),
+        map(_subscription, status.subscriptions),
         right=_NUMBERS,
     )
 
 
-def _pairs(status: dict[str, Any]) -> list[tuple[str, object]]:
+def _pairs(status: TopicStatus) -> list[tuple[str, object]]:
     return [
-        ("topic", status["topic"]),
+        ("topic", status.topic),
         ("publisher", publisher(status)),
         ("published last", _last_query(status)),
-        ("waits for", status["waiting"]),
-        ("requires", ", ".join(status.get("required", ())) or None),
-        ("ended", status["ended"]),
-        ("endpoint", status["endpoint"]),
-        ("data endpoint", status["data"]),
-        ("parallelism", status["parallelism"]),
-        ("log", status["log"]),
-        ("epoch", status["epoch"]),
-        ("offsets", f"{count(status['tail'])} to {count(status['head'])} ({counted(status['batches'], 'batch')} kept)"),
-        ("published", f"{counted(status['rows'], 'row')}, {size(status['bytes'])}"),
-        ("stored", f"{size(status['stored_bytes'])}, catalog {size(status['catalog_bytes'])}"),
+        ("waits for", status.waiting),
+        ("requires", ", ".join(status.required) or None),
+        ("ended", status.ended),
+        ("endpoint", status.endpoint),
+        ("data endpoint", status.data),
+        ("parallelism", status.parallelism),
+        ("log", status.log),
+        ("epoch", status.epoch),
+        ("offsets", f"{count(status.tail)} to {count(status.head)} ({counted(status.batches, 'batch')} kept)"),
+        ("published", f"{counted(status.rows, 'row')}, {size(status.bytes)}"),
+        ("stored", f"{size(status.stored_bytes)}, catalog {size(status.catalog_bytes)}"),
     ]
 
 
-def _last_query(status: dict[str, Any]) -> str | None:
+def _last_query(status: TopicStatus) -> str | None:
     """Return who published the last batch: a query, whose id its checkpoint holds, or a plain publisher."""
-    last = status.get("last_query")
-    return None if last is None else f"{author(last['query_id'])}, batch {last['batch_id']}, offset {last['n']}"
+    last = status.last_query
+    return None if last is None else f"{author(last.query_id)}, batch {last.batch_id}, offset {last.n}"
 
 
-def _host(name: str, facts: dict[str, Any]) -> list[object]:
-    away = seconds(facts["absent"]) if facts["absent"] else None
-    return [name, facts["state"], away, count(facts["segments"]), size(facts["bytes"]), facts["endpoint"]]
+def _host(name: str, kept: HostStatus) -> list[object]:
+    away = seconds(kept.absent) if kept.absent else None
+    return [name, kept.state, away, count(kept.segments), size(kept.bytes), kept.endpoint]
 
 
-def _flow(line: dict[str, Any]) -> list[object]:
-    cursors = line["cursors"]
-    idle = seconds(min(each["idle"] for each in cursors))
-    return [line["flow"], line["topic"], count(len(cursors)), flow_offsets([each["n"] for each in cursors]), idle]
+def _flow(line: FlowStatus) -> list[object]:
+    idle = seconds(min(cursor.idle for cursor in line.cursors))
+    offsets = flow_offsets([cursor.n for cursor in line.cursors])
+    return [line.flow, line.topic, count(len(line.cursors)), offsets, idle]
 
 
 def _identity(each: tuple[str, dict[str, int]]) -> list[object]:
     return [each[0], ", ".join(f"{kind}: {count(amount)}" for kind, amount in each[1].items())]
 
 
-def _subscription(line: dict[str, Any]) -> list[object]:
-    lag = line["lag"]
+def _subscription(line: SubscriptionStatus) -> list[object]:
     return [
-        line["name"],
+        line.name,
         connection(line),
         position(line),
-        count(lag["batches"]),
-        count(lag["rows"]),
-        size(lag["bytes"]),
-        seconds(lag["seconds"]),
-        line["reconnects"],
+        count(line.lag.batches),
+        count(line.lag.rows),
+        size(line.lag.bytes),
+        seconds(line.lag.seconds),
+        line.reconnects,
         last_seen(line),
-        line["required"],
+        line.required,
         holder(line),
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,7 @@ from jobpipe.errors import FlowNotFound
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
+    from jobpipe.operations.status_operations import CursorStatus, FlowStatus, SubscriptionStatus, TopicStatus
 
 FLOWS_SECONDS = 5.0  # for each topic that is asked whether it keeps cursors
 _COLUMNS = ("FLOW", "SOURCE", "PUBLISHES", "STATE", "PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
@@ -52,11 +54,11 @@ def status(settings: Settings, name: str | None, timeout: float, as_json: bool) 
         found = statuses(admin, (), timeout)
     lines = list(_flows(found))
     if name is not None:
-        known, lines = lines, [line for line in lines if line["flow"] == name]
+        known, lines = lines, [line for line in lines if line.cursors.flow == name]
         if not lines:
             raise _not_found(name, known)
     if as_json:
-        emit_json(lines)
+        emit_json([line.to_json() for line in lines])
     elif lines:
         emit_table(_COLUMNS, [row for line in lines for row in _rows(line)], right=_NUMBERS)
     else:
@@ -89,37 +91,39 @@ def reset(
 
     with Admin(settings.config) as admin:
         lines, found = _to_reset(admin, name, topic, timeout)
-        (kept_in,) = {_kept_in(line) for line in lines}
-        running = [str(line["source"]) for line in lines if line["state"] == "connected"]
+        (kept_in,) = {line.kept_in for line in lines}
+        running = [line.source for line in lines if line.reader is not None and line.reader.state == "connected"]
         if running and not (force or dry_run):
             raise click.UsageError(
                 f"flow {name} is connected to topic {printable(running[0])}: stop it first, or give --force; it fails "
                 "then"
             )
         admin.reset_flow(kept_in, name, dry_run=dry_run)
-    begins = {source: _begins(found.get(source), source, name) for source in sorted({line["source"] for line in lines})}
+    begins = {source: _begins(found.get(source), source, name) for source in sorted({line.source for line in lines})}
     if as_json:
-        emit_json({"flow": name, "topic": kept_in, "cursors_of": lines, "begins": begins, "dry_run": dry_run})
+        kept = [line.to_json() for line in lines]
+        emit_json({"flow": name, "topic": kept_in, "cursors_of": kept, "begins": begins, "dry_run": dry_run})
         return
     for line in lines:
-        cursors = line["cursors"]
+        cursors = line.cursors.cursors
         click.echo(
             f"{'would delete' if dry_run else 'deleted'} {len(cursors)} cursor{'s' * (len(cursors) != 1)} of flow "
-            f"{printable(name)} in topic {printable(kept_in)}: of topic {printable(line['source'])}, log "
-            f"{printable(line['log'])}, at offset {flow_offsets([each['offset'] for each in cursors])}"
+            f"{printable(name)} in topic {printable(kept_in)}: of topic {printable(line.source)}, log "
+            f"{printable(line.cursors.log)}, at offset {flow_offsets([each.n for each in cursors])}"
         )
     for source, offset in begins.items():
         if offset is not None:
             click.echo(f"the next start begins at offset {count(offset)} of topic {printable(source)}")
 
 
-def _begins(source: dict[str, Any] | None, topic: str, name: str) -> int | None:
+def _begins(source: TopicStatus | None, topic: str, name: str) -> int | None:
     """Return where a flow without cursors begins: at its subscription's position; say on standard error if none."""
     if source is None:
         text = "is not served, or does not answer us: where the next start begins is not known"
         click.echo(f"topic {printable(topic)} {text}", err=True)
         return None
-    position: int | None = _reader(source, name).get("position")
+    reader = _reader(source, name)
+    position = None if reader is None else reader.position
     if position is None:
         click.echo(
             f"topic {printable(topic)} has no subscription {printable(name)}: the next start begins where starting= "
@@ -131,7 +135,7 @@ def _begins(source: dict[str, Any] | None, topic: str, name: str) -> int | None:
 
 def _to_reset(
     admin: Admin, name: str, topic: str | None, timeout: float
-) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+) -> tuple[list[_FlowLine], dict[str, TopicStatus]]:
     """Return what one topic keeps of a flow, and the status of each topic that was asked, its sources among them.
 
     Raises:
@@ -140,73 +144,91 @@ def _to_reset(
     """
     found = statuses(admin, () if topic is None else (topic,), timeout)
     if topic is not None:
-        sources = {line["topic"] for status in found for line in status.get("flows", ()) if line["flow"] == name}
+        sources = {flow.topic for status in found for flow in status.flows if flow.flow == name}
         found += admin.statuses(sorted(sources - {topic}), timeout).values()
-    known = [line for line in _flows(found) if topic in (None, _kept_in(line))]
-    lines = [line for line in known if line["flow"] == name]
+    known = [line for line in _flows(found) if topic in (None, line.kept_in)]
+    lines = [line for line in known if line.cursors.flow == name]
     if not lines:
         raise _not_found(name, known, topic)
-    if len(places := sorted({_kept_in(line) for line in lines})) > 1:
+    if len(places := sorted({line.kept_in for line in lines})) > 1:
         raise click.UsageError(f"topics {', '.join(map(printable, places))} keep cursors of flow {name}; give --topic")
-    return lines, {status["topic"]: status for status in found}
+    return lines, {status.topic: status for status in found}
 
 
 def find_flow_keeper(admin: Admin, topic: str, name: str) -> str | None:
     """Return which topic that is served keeps cursors of flow ``name`` for the log of ``topic``; None if none does."""
     served = [line.name for line in admin.topics() if line.location is not None]
-    lines = list(_flows(list(admin.statuses(served, FLOWS_SECONDS).values())))
-    return next(
-        (
-            _kept_in(line)
-            for line in lines
-            if (line["flow"], line["source"]) == (name, topic) and line["head"] is not None
-        ),
-        None,
-    )
+    lines = _flows(list(admin.statuses(served, FLOWS_SECONDS).values()))
+    of_log = (line for line in lines if line.source_status is not None)  # of the log that the topic has now
+    return next((line.kept_in for line in of_log if (line.cursors.flow, line.source) == (name, topic)), None)
 
 
-def _flows(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class _FlowLine:
+    """The cursors of a flow in one topic, and how their source stands, if that was asked and has the same log."""
+
+    cursors: FlowStatus
+    kept_in: str
+    source_status: TopicStatus | None
+
+    @property
+    def source(self) -> str:
+        return self.cursors.topic
+
+    @property
+    def publishes(self) -> str | None:
+        return None if self.kept_in == self.source else self.kept_in
+
+    @property
+    def reader(self) -> SubscriptionStatus | None:
+        return None if self.source_status is None else _reader(self.source_status, self.cursors.flow)
+
+    def lag(self, cursor: CursorStatus) -> int | None:
+        return None if self.source_status is None else max(0, self.source_status.head - cursor.n)
+
+    def to_json(self) -> dict[str, object]:
+        reader = self.reader
+        return {
+            "flow": self.cursors.flow,
+            "source": self.source,
+            "log": self.cursors.log,
+            "publishes": self.publishes,
+            "state": None if reader is None else reader.state,
+            "since": None if reader is None else reader.since,
+            "head": None if self.source_status is None else self.source_status.head,
+            "cursors": [
+                {
+                    "partition": cursor.partition,
+                    "offset": cursor.n,
+                    "record_batches": cursor.r,
+                    "lag": self.lag(cursor),
+                    "claim": cursor.claim,
+                    "idle": cursor.idle,
+                }
+                for cursor in self.cursors.cursors
+            ],
+        }
+
+
+def _flows(found: Sequence[TopicStatus]) -> Iterator[_FlowLine]:
     """Yield what topics keep of flows; a source that was asked too tells head and state."""
-    sources = {(status["topic"], status["log"]): status for status in found}
+    sources = {(status.topic, status.log): status for status in found}
     for status in found:
-        for line in status.get("flows", ()):
-            source = sources.get((line["topic"], line["log"]))
-            head = None if source is None else source["head"]
-            reader = _reader(source, line["flow"])
-            yield {
-                "flow": line["flow"],
-                "source": line["topic"],
-                "log": line["log"],
-                "publishes": None if status["topic"] == line["topic"] else status["topic"],
-                "state": reader.get("state"),
-                "since": reader.get("since"),
-                "head": head,
-                "cursors": [_cursor(each, head) for each in line["cursors"]],
-            }
+        for flow in status.flows:
+            yield _FlowLine(flow, status.topic, sources.get((flow.topic, flow.log)))
 
 
-def _reader(source: dict[str, Any] | None, name: str) -> dict[str, Any]:
-    return {} if source is None else next((line for line in source["subscriptions"] if line["name"] == name), {})
+def _reader(source: TopicStatus, name: str) -> SubscriptionStatus | None:
+    return next((line for line in source.subscriptions if line.name == name), None)
 
 
-def _cursor(cursor: dict[str, Any], head: int | None) -> dict[str, Any]:
-    return {
-        "partition": cursor["partition"],
-        "offset": cursor["n"],
-        "record_batches": cursor["r"],
-        "lag": None if head is None else max(0, head - cursor["n"]),
-        "claim": cursor["claim"],
-        "idle": cursor["idle"],
-    }
-
-
-def _rows(line: dict[str, Any]) -> Iterator[list[object]]:
-    state = None if line["state"] is None else connection(line)
-    for cursor in line["cursors"]:
+def _rows(line: _FlowLine) -> Iterator[list[object]]:
+    state = None if line.reader is None else connection(line.reader)
+    for cursor in line.cursors.cursors:
         yield [
-            *(line["flow"], line["source"], line["publishes"], state),
-            *(count(cursor["partition"]), count(cursor["offset"]), count(cursor["lag"]), count(cursor["claim"])),
-            seconds(cursor["idle"]),
+            *(line.cursors.flow, line.source, line.publishes, state),
+            *(count(cursor.partition), count(cursor.n), count(line.lag(cursor)), count(cursor.claim)),
+            seconds(cursor.idle),
         ]
 
 
@@ -216,12 +238,8 @@ def flow_offsets(offsets: Sequence[int]) -> str:
     return f"{count(low)}" if low == high else f"{count(low)} to {count(high)}"
 
 
-def _kept_in(line: dict[str, Any]) -> str:
-    return str(line["publishes"] or line["source"])
-
-
-def _not_found(name: str, known: Sequence[dict[str, Any]], topic: str | None = None) -> FlowNotFound:
+def _not_found(name: str, known: Sequence[_FlowLine], topic: str | None = None) -> FlowNotFound:
     where = "in the topics that are served" if topic is None else f"in topic {topic!r}"
-    names = sorted({str(line["flow"]) for line in known})
+    names = sorted({line.cursors.flow for line in known})
     others = f"; flows with cursors: {', '.join(names)}" if names else "; no other flow has cursors either"
     return FlowNotFound(f"flow {name!r} has no cursors {where}{others}", flow=name, known=names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -36,25 +36,23 @@ def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> 
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
-        found = [line.to_json() for line in admin.holds(topic, timeout)]
+        found = admin.holds(topic, timeout)
     if as_json:
-        emit_json(found)
+        emit_json([hold.to_json() for hold in found])
     elif found:
         emit_table(HOLD_COLUMNS, map(hold_row, found), right=("FROM OFFSET",))
     else:
         click.echo("no holds")
 
 
-def hold_row(line: dict[str, Any]) -> list[object]:
-    """Return the cells of one hold, as ``status`` has it."""
-    ends = None if line["left"] is None else seconds(max(0.0, line["left"]))
-    return [line["name"], count(line["offset"]), seconds(line["since"]), ends, _state(line), line["owner"]]
+def hold_row(hold: HoldReply) -> list[object]:
+    """Return the cells of one hold."""
+    ends = None if hold.left is None else seconds(max(0.0, hold.left))
+    return [hold.name, count(hold.offset), seconds(hold.since), ends, _state(hold), hold.owner]
 
 
-def _state(line: dict[str, Any]) -> str:
-    if line["gap"] is None:
-        return "holds"
-    return f"GAP, {counted(line['lost'], 'batch')} removed: {line['gap']}"
+def _state(hold: HoldReply) -> str:
+    return "holds" if hold.gap is None else f"GAP, {counted(hold.lost, 'batch')} removed: {hold.gap}"
 
 
 @holds.command()

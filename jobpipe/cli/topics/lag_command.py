@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_table, seconds, size
 from jobpipe.cli.common.topic_status import connection, last_seen, position, subscription_lines
+
+if TYPE_CHECKING:
+    from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 
 _NUMBERS = ("POSITION", "HEAD", "BATCHES", "ROWS", "BYTES", "TIME", "RECONNECTS")
 
@@ -31,18 +34,18 @@ def lag(settings: Settings, topics: tuple[str, ...], timeout: float, as_json: bo
         emit_table(("TOPIC", "SUBSCRIPTION", "STATE", *_NUMBERS, "LAST SEEN"), map(_row, lines), right=_NUMBERS)
 
 
-def _row(line: dict[str, Any]) -> list[object]:
-    unread = line["lag"]
+def _row(of: tuple[TopicStatus, SubscriptionStatus]) -> list[object]:
+    status, line = of
     return [
-        line["topic"],
-        line["name"],
+        status.topic,
+        line.name,
         connection(line),
         position(line),
-        count(line["head"]),
-        count(unread["batches"]),
-        count(unread["rows"]),
-        size(unread["bytes"]),
-        seconds(unread["seconds"]),
-        line["reconnects"],
+        count(status.head),
+        count(line.lag.batches),
+        count(line.lag.rows),
+        size(line.lag.bytes),
+        seconds(line.lag.seconds),
+        line.reconnects,
         last_seen(line),
     ]

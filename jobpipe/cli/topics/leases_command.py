@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_json, emit_table, seconds
+
+if TYPE_CHECKING:
+    from jobpipe.operations.admin_operations import LeaseReply
 
 LEASE_COLUMNS = ("LEASE", "FIRST OFFSET", "LAST OFFSET", "FOR", "ENDS IN", "CONNECTED", "OWNER")
 
@@ -32,22 +35,21 @@ def list_them(settings: Settings, topic: str, timeout: float, as_json: bool) -> 
 
     with Admin(settings.config) as admin:
         status = admin.status(topic, timeout)
-    found = status["leases"]
+    found = status.leases
     if as_json:
-        emit_json(found)
+        emit_json([lease.to_json() for lease in found])
     elif found:
         emit_table(LEASE_COLUMNS, map(lease_row, found), right=("FIRST OFFSET", "LAST OFFSET"))
-        if status.get("lease_count", 0) > len(found):
-            click.echo(f"and {status['lease_count'] - len(found)} more, which keep less")
+        if status.lease_count > len(found):
+            click.echo(f"and {status.lease_count - len(found)} more, which keep less")
     else:
         click.echo("no leases")
 
 
-def lease_row(line: dict[str, Any]) -> list[object]:
-    """Return the cells of one lease, as ``status`` has it."""
-    age = None if line["since"] is None else seconds(line["since"])
-    first, last = count(line["first"]), count(line["last"])
-    return [line["id"], first, last, age, seconds(line["left"]), line["connected"], line["owner"]]
+def lease_row(lease: LeaseReply) -> list[object]:
+    """Return the cells of one lease."""
+    first, last = count(lease.first), count(lease.last)
+    return [lease.id, first, last, seconds(lease.since), seconds(lease.left), lease.connected, lease.owner]
 
 
 @leases.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from jobpipe.cli.common.output import count, emit_json, emit_table, printable
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, subscription_lines
 from jobpipe.cli.topics.flow_command import find_flow_keeper
 from jobpipe.store.reading.boundary import Boundary
+
+if TYPE_CHECKING:
+    from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 
@@ -40,15 +43,16 @@ def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_js
         emit_table(columns, map(_row, lines), right=("POSITION", "LAG BATCHES"))
 
 
-def _row(line: dict[str, Any]) -> list[object]:
+def _row(of: tuple[TopicStatus, SubscriptionStatus]) -> list[object]:
+    status, line = of
     return [
-        line["topic"],
-        line["name"],
+        status.topic,
+        line.name,
         connection(line),
         position(line),
-        count(line["lag"]["batches"]),
+        count(line.lag.batches),
         last_seen(line),
-        line["required"],
+        line.required,
         holder(line),
     ]
 

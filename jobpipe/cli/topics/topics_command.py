@@ -14,6 +14,7 @@ from jobpipe.plural import counted
 if TYPE_CHECKING:
     from jobpipe.admin import TopicLine
     from jobpipe.deletion import Deletion
+    from jobpipe.operations.status_operations import TopicStatus
     from jobpipe.store.log.spool_folders import Spool
 
 _SERVED = ("topic", "served", "endpoint", "parallelism", "epoch", "ssl", "state")
@@ -115,7 +116,7 @@ def _deleted(found: Deletion, verb: str) -> list[str]:
     return lines or [f"{verb} topic {found.topic}"]
 
 
-def _facts(name: str, line: TopicLine | None, status: dict[str, Any] | None) -> dict[str, Any]:
+def _facts(name: str, line: TopicLine | None, status: TopicStatus | None) -> dict[str, Any]:
     place = None if line is None else line.location
     state = None if status is None else publisher(status)
     return {
@@ -127,7 +128,7 @@ def _facts(name: str, line: TopicLine | None, status: dict[str, Any] | None) -> 
         "epoch": None if place is None else place.epoch,
         "instance": None if place is None else place.instance,
         "ssl": None if place is None else place.ssl,
-        **{key: None if status is None else status.get(key) for key in _STATE},
+        **{key: getattr(status, key, None) for key in _STATE},
         "state": state,
     }
 

@@ -11,6 +11,8 @@ import hmac
 import logging
 import weakref
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.coordinator.handlers.dispatch import Answering, Context, Handlers, pair
@@ -32,6 +34,7 @@ from jobpipe.operations.hello import check_hello
 from jobpipe.operations.host_operations import HOSTSERVER
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.messages.operation import Operation, read_request
+from jobpipe.operations.status_operations import StatusRequest, SubscriptionStatus, TopicStatus
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ class AdminHandlers:
         self._secret = secret.encode()
         self._welcomed: weakref.WeakKeyDictionary[Link, ServedTopic] = weakref.WeakKeyDictionary()
         own = (
-            pair(admin_operations.StatusRequest, self._status),
+            pair(StatusRequest, self._status),
             pair(admin_operations.SeekRequest, self._seek),
             pair(admin_operations.DropRequest, self._drop),
             pair(admin_operations.DropLeaseRequest, self._drop_lease),
@@ -221,28 +224,30 @@ class AdminHandlers:
 
     # -- everybody, and administrators ---------------------------------------------------------------------------------
 
-    async def _status(self, at: Context, asked: admin_operations.StatusRequest) -> admin_operations.StatusReply:
-        topic = at.topic
+    async def _status(self, at: Context, asked: StatusRequest) -> TopicStatus:
+        topic, host_servers = at.topic, self._coordinator.host_servers
         status = await topic.status()
-        status.update(endpoint=str(self._coordinator.control_endpoint), data=str(self._coordinator.data_endpoint))
-        status["identities"] = self._identities(status["subscriptions"])
-        lagging = any(line["lag"]["batches"] for line in status["subscriptions"])
-        status.update(self._coordinator.parent_watch.liveness(topic, lagging=lagging).to_json())
-        kept = status.pop("kept")
-        if topic.uses_hosts:
-            status["hosts"] = self._coordinator.host_servers.describe(kept)
-        if asked.served:
-            status["served"] = await self._coordinator.host_servers.served(topic)
-        return admin_operations.StatusReply(status)
+        lagging = any(line.lag.batches for line in status.subscriptions)
+        liveness = self._coordinator.parent_watch.liveness(topic, lagging=lagging)
+        return replace(
+            status,
+            endpoint=str(self._coordinator.control_endpoint),
+            data=str(self._coordinator.data_endpoint),
+            identities=self._identities(status.subscriptions),
+            publishing=liveness.publishing,
+            publisher_gone=_rounded(liveness.gone),
+            served_for=_rounded(liveness.served_for),
+            hosts=host_servers.describe(topic.kept_by_hosts) if topic.uses_hosts else None,
+            served=await host_servers.served(topic) if asked.served else None,
+        )
 
-    def _identities(self, subscriptions: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    def _identities(self, subscriptions: Sequence[SubscriptionStatus]) -> dict[str, dict[str, int]]:
         """Return what each identity holds of this process, its names in the topic, and its lines left out of logs.
 
         Asks no disk: the names are counted from the lines of the status, which may be old.
         """
         told = self._trust.quotas.describe()
-        holders = (line["holder"] or {} for line in subscriptions)
-        names = Counter(holder["owner"] for holder in holders if "owner" in holder)
+        names = Counter(line.holder.owner for line in subscriptions if line.holder and line.holder.owner is not None)
         for kind, counts in (("names", names), (LEFT_OUT, lines_left_out())):
             for identity, count in counts.most_common(SHOWN):
                 told.setdefault(identity, {})[kind] = count
@@ -273,3 +278,7 @@ class AdminHandlers:
     async def _handover(self, at: Context, asked: admin_operations.HandoverRequest) -> admin_operations.HandoverReply:
         released = await self._coordinator.hand_over(at.topic, to=at.name)
         return admin_operations.HandoverReply(released=released, driver=self._coordinator.driver(at.topic))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -86,7 +86,7 @@ class PublisherHandlers:
             topic.store.check_epoch()  # first: a replaced publisher must hear of that, not of its old checkpoint
             last = topic.store.batches.last_sealed(asked.query_id)
             found = topic.store.batches.newest_query() if last is None else None
-            newest = None if found is None else publisher_operations.NewestQuery(**found)
+            newest = None if found is None else publisher_operations.NewestQuery(**vars(found))
             return last, None if last is None else topic.store.batches.at(last.n), topic.has_room()
 
         _require_publishing(topic)
@@ -263,5 +263,5 @@ class PublisherHandlers:
             status = await at.topic.status()
         except JobpipeError:  # a disk that fails does not keep a publisher from closing
             return publisher_operations.CloseReply(head=at.topic.head)
-        lagging = {line["name"]: line["lag"]["batches"] for line in status["subscriptions"]}
-        return publisher_operations.CloseReply(head=at.topic.head, kept=status["batches"], lagging=lagging)
+        lagging = {line.name: line.lag.batches for line in status.subscriptions}
+        return publisher_operations.CloseReply(head=at.topic.head, kept=status.batches, lagging=lagging)

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import time
-from typing import Any
 
 from jobpipe.config import Config
 from jobpipe.coordinator.data.data_process_handle import DataProcessHandle
@@ -23,6 +22,7 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.operations.data_operations import ServedRequest
 from jobpipe.operations.host_operations import RENEW_SECONDS, FilesRequest, ForgetLogsRequest, RemoveRequest
 from jobpipe.operations.messages.calls import ask
+from jobpipe.operations.status_operations import HostStatus
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class HostServers:
         self._swept_at: dict[tuple[str, str], float] = {}  # by topic and host
         self._refreshing = asyncio.Lock()
         self._tidying: set[ServedTopic] = set()
-        self._served: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}  # by topic, and asked when
+        self._served: dict[str, tuple[float, asyncio.Future[dict[str, int | None]]]] = {}  # by topic, and asked when
 
     @property
     def registered(self) -> list[str]:
@@ -170,7 +170,7 @@ class HostServers:
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    async def served(self, topic: ServedTopic) -> dict[str, Any]:
+    async def served(self, topic: ServedTopic) -> dict[str, int | None]:
         """Return how many bytes of the topic each process has served since its start; None for one that is silent.
 
         Each question dials each of them, so there is one in a second, for all who ask.
@@ -181,7 +181,7 @@ class HostServers:
             self._served[topic.topic] = now, asyncio.ensure_future(self._ask_served(topic))
         return await asyncio.shield(self._served[topic.topic][1])
 
-    async def _ask_served(self, topic: ServedTopic) -> dict[str, Any]:
+    async def _ask_served(self, topic: ServedTopic) -> dict[str, int | None]:
         asked = {"data process": str(self._data.endpoint)}
         if topic.uses_hosts:
             asked |= self._endpoints
@@ -200,19 +200,16 @@ class HostServers:
         answers = await asyncio.gather(*(bytes_served(endpoint) for endpoint in asked.values()))
         return dict(zip(asked, answers, strict=True))
 
-    def describe(self, kept: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Return what each host server keeps of a topic, and whether it is there: registered, absent or lost.
-
-        ``absent`` is for how many seconds it has been away, as far as this coordinator knows.
-        """
+    def describe(self, kept: dict[str, dict[str, int]]) -> dict[str, HostStatus]:
+        """Return what each host server keeps of a topic, and whether it is there."""
         lost = self.lost
         return {
-            host: {
+            host: HostStatus(
                 **kept.get(host, {"segments": 0, "bytes": 0}),
-                "endpoint": self._endpoints.get(host),
-                "state": "registered" if host in self._endpoints else "lost" if host in lost else "absent",
-                "absent": round(self._absent.get(host, 0.0), 1),
-            }
+                endpoint=self._endpoints.get(host),
+                state="registered" if host in self._endpoints else "lost" if host in lost else "absent",
+                absent=round(self._absent.get(host, 0.0), 1),
+            )
             for host in sorted({*kept, *self._endpoints})
         }
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import dataclasses
 import logging
 import time
 from collections.abc import Callable, Container, Sequence
-from typing import Any
 
 from jobpipe.coordinator.topic.flow_reads import FlowReads
 from jobpipe.coordinator.topic.log_thread import LogThread
@@ -21,11 +19,22 @@ from jobpipe.coordinator.topic.topic_state import LogSnapshot, TopicState
 from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.servers.identity_quota import IdentityQuotas
-from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, OpenRequest
+from jobpipe.operations.admin_operations import HoldReply
+from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, NewestQuery, OpenRequest
+from jobpipe.operations.status_operations import (
+    CursorStatus,
+    FlowStatus,
+    Holder,
+    Lag,
+    SubscriptionStatus,
+    TopicStatus,
+)
 from jobpipe.store.catalog.batches import division_of
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import RecoveryPoint
 from jobpipe.store.catalog.redrive_marks import SourceRow
+from jobpipe.store.log.catalog_status import LogStatus, SubscriptionLine
+from jobpipe.store.log.flow_cursors import FlowPlace
 from jobpipe.store.log.retention import Retention
 from jobpipe.store.log.seal import NewBatch
 from jobpipe.store.log.topic_log import TopicLog
@@ -87,7 +96,7 @@ class ServedTopic(TopicState):
         self._swept_at = time.monotonic()
         self._status = known.status
         self._status_at = time.monotonic()
-        self._asked_status: asyncio.Future[dict[str, Any]] | None = None
+        self._asked_status: asyncio.Future[LogStatus] | None = None
         self._keep_recovery_point = keep_recovery_point  # blocking; given when `acks=all`
         self._storing_point: asyncio.Future[None] | None = None
         self._trouble: str | None = None  # the disk's error, if the last tick saw one
@@ -203,19 +212,19 @@ class ServedTopic(TopicState):
 
     def _leased(self, before: int | None = None) -> str | None:
         """Say which lease keeps most, if one keeps batches before an offset, or any. Call it in the log's thread."""
-        for line in self.leases.describe(self._store.leases.all()[:1]):
-            if before is None or line["first"] < before:
+        for lease in map(self.leases.status, self._store.leases.all()[:1]):
+            if before is None or lease.first < before:
                 return (
-                    f"lease {line['id']} of {line['owner'] or 'an earlier reader'} keeps batches from "
-                    f"offset {line['first']} on, for {line['left']:.0f} s more; `jobpipe leases drop` ends it"
+                    f"lease {lease.id} of {lease.owner or 'an earlier reader'} keeps batches from "
+                    f"offset {lease.first} on, for {lease.left:.0f} s more; `jobpipe leases drop` ends it"
                 )
         return None
 
     def _slowest(self) -> str:
         """Say who keeps the log from shrinking. Call it in the log's thread."""
         status = self._store.status()
-        subscriptions = status["subscriptions"]
-        acked = min((line["acked"]["n"] for line in subscriptions if line["acked"]), default=status["head"]["n"])
+        subscriptions = status.subscriptions
+        acked = min((line.acked.n for line in subscriptions if line.acked is not None), default=status.head.n)
         hold = held_back(self._store.holds.all(), acked)
         leased = self._leased(before=acked if hold is None else hold.offset)
         if leased is not None:  # neither a subscription nor a hold needs the first batches that it keeps
@@ -225,8 +234,8 @@ class ServedTopic(TopicState):
             return hold_words(self.topic, hold)
         if not subscriptions:
             return f"no subscription exists yet and min_subscribers={missing}" if missing else NO_SUBSCRIPTION
-        slow = max(subscriptions, key=lambda line: line["lag"]["batches"])
-        return f"subscription {slow['name']!r} is slowest, {slow['lag']['batches']} batches behind"
+        slow = max(subscriptions, key=lambda line: line.lag.batches)
+        return f"subscription {slow.name!r} is slowest, {slow.lag.batches} batches behind"
 
     def _set_waiting(self, why: str | None) -> None:
         why = None if why is None else why[:MAX_WAITING]
@@ -442,30 +451,60 @@ class ServedTopic(TopicState):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    async def status(self) -> dict[str, Any]:
-        """Return the JSON that ``describe`` and the demo show.
+    @property
+    def kept_by_hosts(self) -> dict[str, dict[str, int]]:
+        """Segments and bytes by host server, as :meth:`status` has them."""
+        return self._status.kept
+
+    async def status(self) -> TopicStatus:
+        """Return how the topic stands, without what only the coordinator knows.
 
         It does not wait for a disk that hangs: it returns the last known state, and ``disk`` says so.
         """
-        status, disk = await self._known_status()
-        status["disk"] = disk
-        status["leases"] = self.leases.describe(status["leases"])
-        status["stored_bytes"] = status.pop("bytes")
-        status["rows"], status["bytes"] = status.pop("total_rows"), status.pop("total_bytes")
-        status["head"], status["tail"] = status["head"]["n"], status["tail"]["n"]
-        status.update(
+        known, disk = await self._known_status()
+        last = known.last_query
+        return TopicStatus(
+            topic=known.topic,
+            log=known.log,
+            epoch=known.epoch,
+            uptime=known.uptime,
+            catalog_bytes=known.catalog_bytes,
+            last_query=None if last is None else NewestQuery(**vars(last)),
+            head=known.head.n,
+            tail=known.tail.n,
+            batches=known.batches,
+            rows=known.total_rows,
+            ended=self.ended,
+            subscriptions=tuple(map(self._subscription_status, known.subscriptions)),
+            leases=tuple(map(self.leases.status, known.leases)),
+            lease_count=known.lease_count,
+            holds=tuple(HoldReply(**vars(hold)) for hold in known.holds),
+            flows=tuple(map(_flow_status, known.flows)),
+            required=known.required,
+            disk=disk,
+            stored_bytes=known.bytes,
+            bytes=known.total_bytes,
             publisher=self.asked.name,
             parallelism=self.asked.parallelism,
             waiting=self.waiting,
-            ended=self.ended,
         )
-        for line in status["subscriptions"]:
-            acked = line.pop("acked")
-            line["position"], line["epoch"] = (None, None) if acked is None else (acked["n"], acked["epoch"])
-            line.update(self.subscribers.state(line))
-        return status
 
-    async def _known_status(self) -> tuple[dict[str, Any], str | None]:
+    def _subscription_status(self, line: SubscriptionLine) -> SubscriptionStatus:
+        return SubscriptionStatus(
+            name=line.name,
+            declared=line.declared,
+            required=line.required,
+            grant=line.grant,
+            holder=None if line.holder is None else Holder(**Holder.checked(line.holder)),
+            silent=line.silent,
+            stale=line.stale,
+            lag=Lag(**vars(line.lag)),
+            position=None if line.acked is None else line.acked.n,
+            epoch=None if line.acked is None else line.acked.epoch,
+            **vars(self.subscribers.connection(line)),
+        )
+
+    async def _known_status(self) -> tuple[LogStatus, str | None]:
         # One call at a time: else they pile up while a disk hangs. If the last answer came after its
         # callers had stopped waiting, it is out of date: ask again.
         if self._asked_status is None or self._asked_status.done():
@@ -482,7 +521,7 @@ class ServedTopic(TopicState):
         else:
             seconds = time.monotonic() - self._status_at
             trouble = f"no answer from the disk for {seconds:.1f} s; this is the state from then"
-        return copy.deepcopy(self._status), trouble
+        return self._status, trouble
 
     async def tick(self, *, retain: bool) -> None:
         """Advance the log's clock, write acknowledgements, and with ``retain`` apply retention."""
@@ -529,3 +568,8 @@ class ServedTopic(TopicState):
         self.news.notify_all()  # waiting requests ask the thread again, and fail
         self.acked.notify_all()
         await self._thread.close(seconds)
+
+
+def _flow_status(place: FlowPlace) -> FlowStatus:
+    cursors = tuple(CursorStatus(**vars(cursor)) for cursor in place.cursors)
+    return FlowStatus(place.flow, place.topic, place.log, cursors)

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from jobpipe.net.links.async_link import Link
+from jobpipe.operations.status_operations import ReaderProcess
 
 RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart (topic_follower.py): then it is gone
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a subscription is connected; attributes as ``SubscriptionStatus``."""
+
+    state: str
+    since: float | None
+    reconnects: int
+    last_seen: float | None
+    where: ReaderProcess | None
+
+
+def process_of(where: Mapping[str, Any]) -> ReaderProcess | None:
+    """Return the process of a holder; None if it was not told."""
+    return ReaderProcess(where["host"], where["pid"]) if "pid" in where else None
 
 
 @dataclass
@@ -38,18 +56,12 @@ class SessionOwner:
         """Where it is, for people."""
         return f"host {self.where.get('host', '?')}, pid {self.where.get('pid', '?')}"
 
-    def state(self) -> dict[str, Any]:
-        """Return what ``describe`` says of it; ``since`` and ``last_seen`` are seconds ago."""
+    def connection(self) -> Connection:
+        """Return how it is connected now."""
         now = time.monotonic()
         if self.link is not None:
             state, seen = "connected", self.link.silence
         else:
             back = self.broken and now - self.since < RECONNECT_SECONDS
             state, seen = "reconnecting" if back else "absent", now - self.seen
-        return {
-            "state": state,
-            "since": round(now - self.since, 3),
-            "reconnects": self.reconnects,
-            "last_seen": round(seen, 3),
-            "where": self.where,
-        }
+        return Connection(state, round(now - self.since, 3), self.reconnects, round(seen, 3), process_of(self.where))

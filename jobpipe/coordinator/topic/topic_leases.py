@@ -15,6 +15,7 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.servers.identity_quota import IdentityQuotas, identity_of
 from jobpipe.operations.admin_operations import LeaseReply
 from jobpipe.operations.reader_operations import LeaseRequest, lease_name
+from jobpipe.store.subscriptions.leases import Lease
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +93,12 @@ class TopicLeases:
         Raises:
             TopicNotFound: there is no such lease.
         """
-        line = await self._topic.run(self._topic.store.leases.get, name)
-        if line is None:
+        stored = await self._topic.run(self._topic.store.leases.get, name)
+        if stored is None:
             raise TopicNotFound(
                 f"topic {self._topic.topic!r} has no lease {name!r}", topic=self._topic.topic, lease=name
             )
-        reply = LeaseReply(**self.describe([line])[0])
+        reply = self.status(stored)
         if not dry_run:
             await self._end(name)
         return reply
@@ -124,25 +125,18 @@ class TopicLeases:
             if self._sooner.get(name) == ends:
                 self._sooner.pop(name, None)
 
-    def describe(self, stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return what ``status`` tells of leases: offsets, owner, and since when, and for how long, in seconds.
+    def status(self, stored: Lease) -> LeaseReply:
+        """Return how a lease of the log stands.
 
-        Args:
-            stored: as the log's ``leases.all`` gives them. The owner of one that was made at an earlier coordinator,
-                and not renewed since, is not known.
+        The owner of one that was made at an earlier coordinator, and not renewed since, is not known.
         """
-        now, lines = time.monotonic(), []
-        for line in stored:
-            known = self._known.get(line["id"])
-            lines.append(
-                {
-                    **line,
-                    "owner": None if known is None else known.owner,
-                    "since": None if known is None else round(now - known.since, 3),
-                    "connected": known is not None and known.link is not None,
-                }
-            )
-        return lines
+        known = self._known.get(stored.id)
+        return LeaseReply(
+            **vars(stored),
+            owner=None if known is None else known.owner,
+            since=None if known is None else round(time.monotonic() - known.since, 3),
+            connected=known is not None and known.link is not None,
+        )
 
     def close(self) -> None:
         """Give all back to the quotas: the topic is served here no more."""

@@ -14,6 +14,7 @@ from jobpipe.errors import TopicNotFound
 from jobpipe.operations.publisher_operations import OpenRequest
 from jobpipe.operations.range_messages import LostBatch
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.catalog_status import LogStatus
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.spool.segment_index import SegmentInfo
 
@@ -30,7 +31,7 @@ class LogSnapshot:
     head: Position
     ended: bool
     kept: frozenset[str]
-    status: dict[str, Any]
+    status: LogStatus
 
     @classmethod
     def of(cls, store: TopicLog) -> LogSnapshot:
@@ -212,4 +213,4 @@ class TopicState:
     async def lagging(self) -> dict[str, int]:
         """Return the subscriptions that have not acknowledged all, with their lag in batches."""
         status = await self.run(self._store.status)
-        return {line["name"]: line["lag"]["batches"] for line in status["subscriptions"] if line["lag"]["batches"] > 0}
+        return {line.name: line.lag.batches for line in status.subscriptions if line.lag.batches > 0}

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jobpipe.coordinator.topic.session_owner import SessionOwner
+from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner, process_of
 from jobpipe.coordinator.topic.topic_plans import TopicPlans
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import (
@@ -29,6 +29,7 @@ from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.admin_operations import MovedReply, RequiredReply
 from jobpipe.operations.publisher_operations import MAX_REQUIRED
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.log.catalog_status import SubscriptionLine
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.store.reading.range_splitting import RangeSplitter
 from jobpipe.store.reading.read_plan import ReadPlan
@@ -394,22 +395,13 @@ class TopicSubscribers:
                 holder.seen = holder.since = time.monotonic()
                 holder.broken = not isinstance(why, LinkEnded)
 
-    def state(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return what ``describe`` says of a subscription besides its position: whether and whence it is connected.
-
-        ``since`` and ``last_seen`` are seconds ago. A holder that only an earlier coordinator has seen is absent.
-        """
-        holder = self._session_owners.get(line["name"])
-        if holder is None:
-            stored = line["holder"] or {}
-            return {
-                "state": "absent",
-                "since": None,
-                "reconnects": 0,
-                "last_seen": round(line["silent"], 3) if stored else None,
-                "where": {"host": stored["host"], "pid": stored["pid"]} if "pid" in stored else None,
-            }
-        return holder.state()
+    def connection(self, line: SubscriptionLine) -> Connection:
+        """Return how a subscription is connected. A holder that only an earlier coordinator has seen is absent."""
+        owner = self._session_owners.get(line.name)
+        if owner is not None:
+            return owner.connection()
+        stored = line.holder or {}
+        return Connection("absent", None, 0, round(line.silent, 3) if stored else None, process_of(stored))
 
     async def forget_undecided(self) -> None:
         """Drop names that were claimed and released without a position, as by a reader that rejects the schema.

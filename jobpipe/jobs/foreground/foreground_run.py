@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any
 
 import psutil
 from rich.console import Console
@@ -44,6 +43,7 @@ from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import NO_BOUNDS, RunBounds
 from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
+from jobpipe.store.log.catalog_status import CatalogStatus
 from jobpipe.store.log.spool_folders import has_spool, read_status
 from jobpipe_registry.process_identity import start_ticks
 
@@ -302,10 +302,10 @@ class _Foreground:
         """Return how many rows a topic has had so far, 0 if its spool is not here."""
         place = self._admin.config.spool_dir / topic
         with contextlib.suppress(SpoolError):
-            return int(read_status(place, topic)["total_rows"]) if has_spool(place) else 0
+            return read_status(place, topic).total_rows if has_spool(place) else 0
         return 0
 
-    def _catalog(self, topic: str) -> dict[str, Any] | None:
+    def _catalog(self, topic: str) -> CatalogStatus | None:
         """Return how a topic stands that has no coordinator any more, if its spool is here."""
         place = self._admin.config.spool_dir / topic
         if not has_spool(place):

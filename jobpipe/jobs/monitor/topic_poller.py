@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from jobpipe.jobs.monitor.throughput import Throughput
+from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.store.log.catalog_status import CatalogStatus
 
 ASK_SECONDS = 2.0
 AWAY_SECONDS = 10.0  # without an answer, before what was last heard is not shown as how a topic stands now
@@ -16,7 +18,7 @@ AWAY_SECONDS = 10.0  # without an answer, before what was last heard is not show
 class Statuses(Protocol):
     """The one question of :class:`jobpipe.admin.Admin` that is asked here."""
 
-    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, dict[str, Any]]: ...
+    def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, TopicStatus]: ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class TopicPoller:
                     view, state="away", rows_per_second=0.0, bytes_per_second=0.0, waiting=None
                 )
 
-    def end(self, catalog: Callable[[str], dict[str, Any] | None]) -> None:
+    def end(self, catalog: Callable[[str], CatalogStatus | None]) -> None:
         """All has ended: take the last state from the catalogs, and show the rates of the whole run.
 
         Args:
@@ -87,45 +89,25 @@ class TopicPoller:
             if status is None:
                 continue
             reconnects = {line.name: line.reconnects for line in view.subscriptions}
-            lines = [
-                {**line, "state": "absent", "reconnects": reconnects.get(line["name"], 0)}
-                for line in status["subscriptions"]
-            ]
-            last = {
-                "rows": status["total_rows"],
-                "bytes": status["total_bytes"],
-                "waiting": None,
-                "subscriptions": lines,
-            }
-            found = self._read(topic, {**last, "ended": status["ended"]})
-            self._views[topic] = self._ended(found) if status["ended"] else found
+            lines = tuple(
+                SubscriptionView(line.name, "absent", line.lag.batches, line.lag.rows, reconnects.get(line.name, 0))
+                for line in status.subscriptions
+            )
+            found = self._live(topic, status.total_rows, status.total_bytes, lines)
+            self._views[topic] = self._ended(found) if status.ended else found
 
-    def _read(self, topic: str, status: dict[str, Any]) -> TopicView:
-        rows = int(status["rows"])
-        per_second = self._throughputs[topic].add(self._clock(), rows, int(status["bytes"]))
-        view = TopicView(
-            topic=topic,
-            state="live",
-            rows=rows,
-            rows_per_second=per_second[0],
-            bytes_per_second=per_second[1],
-            waiting=status["waiting"],
-            subscriptions=tuple(_subscription(line) for line in status["subscriptions"]),
+    def _read(self, topic: str, status: TopicStatus) -> TopicView:
+        lines = tuple(
+            SubscriptionView(line.name, line.state, line.lag.batches, line.lag.rows, line.reconnects)
+            for line in status.subscriptions
         )
-        if status["ended"] and not any(line.lag_batches for line in view.subscriptions):
-            return self._ended(view)
-        return view
+        view = replace(self._live(topic, status.rows, status.bytes, lines), waiting=status.waiting)
+        return self._ended(view) if status.ended and not any(line.lag_batches for line in lines) else view
+
+    def _live(self, topic: str, rows: int, size: int, lines: tuple[SubscriptionView, ...]) -> TopicView:
+        per_second = self._throughputs[topic].add(self._clock(), rows, size)
+        return TopicView(topic, "live", rows, *per_second, subscriptions=lines)
 
     def _ended(self, view: TopicView) -> TopicView:
         per_second = self._throughputs[view.topic].overall()
         return replace(view, state="ended", rows_per_second=per_second[0], bytes_per_second=per_second[1])
-
-
-def _subscription(line: dict[str, Any]) -> SubscriptionView:
-    return SubscriptionView(
-        name=str(line["name"]),
-        state=str(line["state"]),
-        lag_batches=int(line["lag"]["batches"]),
-        lag_rows=int(line["lag"]["rows"]),
-        reconnects=int(line["reconnects"]),
-    )

@@ -266,6 +266,43 @@ class Items:
 
 
 @dataclass(frozen=True)
+class OrNull:
+    """What may be null too, inside of another value; a field's default says that of a field."""
+
+    check: Check
+
+    @property
+    def expected(self) -> str:
+        return f"{self.check.expected}, or null"
+
+    def take(self, value: object) -> Any:
+        return None if value is None else self.check.take(value)
+
+    def give(self, value: Any) -> Any:
+        return None if value is None else self.check.give(value)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """An object of bounded length, whose keys are no fields but, say, the names of hosts; kept as a dict."""
+
+    each: Check
+    most: int
+
+    @property
+    def expected(self) -> str:
+        return f"an object of at most {self.most} entries, each {self.each.expected}"
+
+    def take(self, value: object) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > self.most:
+            raise ValueError(self.expected)
+        return {name: self.each.take(each) for name, each in value.items()}
+
+    def give(self, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: self.each.give(each) for name, each in value.items()}
+
+
+@dataclass(frozen=True)
 class PackedChunks:
     """Chunks of a segment: offset, length and CRC-32 of each, packed, as base64."""
 

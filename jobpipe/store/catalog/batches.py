@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 from jobpipe.errors import DataLoss, SpoolError
 from jobpipe.store.catalog.catalog_file import Database
@@ -41,6 +40,15 @@ class LastSeal:
     n: int
     run_id: str
     write_id: str | None
+
+
+@dataclass(frozen=True)
+class NewestSeal:
+    """The last batch that any query sealed; ``n`` is the offset after it."""
+
+    query_id: str
+    batch_id: int
+    n: int
 
 
 @dataclass(frozen=True)
@@ -180,8 +188,8 @@ class Batches:
                 topic=self.topic,
             )
 
-    def newest_query(self) -> dict[str, Any] | None:
-        """Which query sealed last, as JSON: ``query_id``, ``batch_id``, and ``n``, the offset after it; or None.
+    def newest_query(self) -> NewestSeal | None:
+        """Which query sealed last.
 
         Appenders are left out: they say nothing about the checkpoint of the topic's publisher.
         """
@@ -190,7 +198,7 @@ class Batches:
             f"SELECT query_id, batch_id, n FROM queries WHERE query_id NOT GLOB '{APPENDERS}*' "  # noqa: S608 - a constant
             "ORDER BY rowid DESC LIMIT 1"
         )
-        return None if row is None else dict(row)
+        return None if row is None else NewestSeal(**row)
 
     def is_newest(self, query_id: str, batch_id: int) -> bool:
         """True for the newest batch of the log."""

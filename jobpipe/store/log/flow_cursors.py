@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
 
 from jobpipe.errors import Fenced, FlowNotFound
 from jobpipe.store.catalog.catalog_file import Database
@@ -46,6 +46,27 @@ class Cursor:
     partition: int
     claim: int
     position: Position
+
+
+@dataclass(frozen=True)
+class CursorPlace:
+    """Where a cursor is, as :class:`Cursor`, and for how many seconds already."""
+
+    partition: int
+    claim: int
+    n: int
+    r: int
+    idle: float
+
+
+@dataclass(frozen=True)
+class FlowPlace:
+    """Where a flow is in one log of its source ``topic``."""
+
+    flow: str
+    topic: str
+    log: str
+    cursors: tuple[CursorPlace, ...]
 
 
 class FlowCursors:
@@ -173,17 +194,17 @@ class FlowCursors:
                 self._db.execute("DELETE FROM cursors WHERE flow = ?", flow)
         return [FlowKey(flow, row["topic"], row["log"]) for row in rows]
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return the flows that have cursors here, as JSON: name, topic and log of the source, place of each cursor."""
-        found: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for row in self._db.all("SELECT * FROM cursors ORDER BY flow, topic, log, partition LIMIT 10000"):
-            key = (row["flow"], row["topic"], row["log"])
-            line = found.setdefault(key, {"flow": key[0], "topic": key[1], "log": key[2], "cursors": []})
-            line["cursors"].append(
-                {"partition": row["partition"], "claim": row["claim"], "n": row["n"], "r": row["r"]}
-                | {"idle": round(max(0.0, self._clock.uptime - row["moved_up"]), 3)}
-            )
-        return list(found.values())
+    def places(self) -> tuple[FlowPlace, ...]:
+        """Return where the flows are that have cursors here."""
+        rows = self._db.all("SELECT * FROM cursors ORDER BY flow, topic, log, partition LIMIT 10000")
+        return tuple(
+            FlowPlace(*key, tuple(map(self._place, cursors)))
+            for key, cursors in groupby(rows, lambda row: (row["flow"], row["topic"], row["log"]))
+        )
+
+    def _place(self, row: sqlite3.Row) -> CursorPlace:
+        idle = round(max(0.0, self._clock.uptime - row["moved_up"]), 3)
+        return CursorPlace(row["partition"], row["claim"], row["n"], row["r"], idle)
 
 
 def _cursor(row: sqlite3.Row) -> Cursor:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jobpipe.errors import SpoolError
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.lock_holder import users
 from jobpipe.store.catalog.log_clock import LogClock
-from jobpipe.store.log.catalog_status import describe_log
+from jobpipe.store.log.catalog_status import CatalogStatus, describe_log
 from jobpipe.store.log.host_segments import HostSegments
 from jobpipe.store.spool.spool_files import CATALOG, check_topic, is_topic, spool_error, sync_directory
 from jobpipe.store.subscriptions.holds import Holds
@@ -108,17 +107,15 @@ def read_spool(directory: Path, topic: str) -> Spool:
                 log=batches.log_id,
                 publisher="" if last is None else str(last["publisher"]),
                 epoch=int(database.value("SELECT epoch FROM meta")),
-                tail=status["tail"]["n"],
-                head=status["head"]["n"],
-                rows=status["rows"],
-                ended=status["ended"],
-                unread={
-                    line["name"]: line["lag"]["batches"] for line in status["subscriptions"] if line["lag"]["batches"]
-                },
+                tail=status.tail.n,
+                head=status.head.n,
+                rows=status.rows,
+                ended=status.ended,
+                unread={line.name: line.lag.batches for line in status.subscriptions if line.lag.batches},
                 held={
-                    hold.name: status["head"]["n"] - hold.offset
+                    hold.name: status.head.n - hold.offset
                     for hold in Holds(database, batches, clock).all()
-                    if hold.gap is None and hold.offset < status["head"]["n"]
+                    if hold.gap is None and hold.offset < status.head.n
                 },
                 hosts=tuple(sorted(HostSegments(database, batches).kept())),
                 disk_bytes=sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file()),
@@ -128,8 +125,8 @@ def read_spool(directory: Path, topic: str) -> Spool:
         database.close()
 
 
-def read_status(directory: Path, topic: str) -> dict[str, Any]:
-    """Return how a topic that is not served stands, as its coordinator's status has it: sizes, end, subscriptions.
+def read_status(directory: Path, topic: str) -> CatalogStatus:
+    """Return how a topic that is not served stands.
 
     Raises:
         SpoolError: there is no spool, or it is damaged, of another format or topic.

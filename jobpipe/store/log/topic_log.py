@@ -6,9 +6,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jobpipe.errors import Fenced, JobpipeError, SchemaMismatch, SpoolError, SpoolFull
 from jobpipe.store.catalog.batches import Batches
@@ -18,7 +17,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.recovery import Recovery, RecoveryPoint
 from jobpipe.store.catalog.redrive_marks import RedriveMarks, SourceRow
 from jobpipe.store.catalog.topic_schemas import TopicSchemas
-from jobpipe.store.log.catalog_status import describe_log
+from jobpipe.store.log.catalog_status import LogStatus, describe_log
 from jobpipe.store.log.flow_commits import FlowCommitter, PartOutcome, SegmentPart
 from jobpipe.store.log.flow_cursors import FlowCursors
 from jobpipe.store.log.host_segments import HostSegments
@@ -429,21 +428,21 @@ class TopicLog:
 
     # -- status --------------------------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """Return the state as JSON values; costs the same for any number of batches."""
+    def status(self) -> LogStatus:
+        """Return how it stands; costs the same for any number of batches."""
         with self._db.read():
-            return {
-                "topic": self.topic,
-                "log": self.log_id,
-                "epoch": self.epoch,
-                "uptime": self.clock.uptime,
-                "catalog_bytes": self._db.file_bytes(),
-                "last_query": self.batches.newest_query(),
-                **describe_log(self._db, self.batches, self.subscriptions, self.clock),
-                "leases": self.leases.all(),
-                "lease_count": self.leases.count(),
-                "holds": [asdict(hold) for hold in self.holds.all()],
-                "flows": self.cursors.describe(),
-                "kept": self.hosts.kept(),
-                "required": sorted(self.required.names()),
-            }
+            return LogStatus(
+                **vars(describe_log(self._db, self.batches, self.subscriptions, self.clock)),
+                topic=self.topic,
+                log=self.log_id,
+                epoch=self.epoch,
+                uptime=self.clock.uptime,
+                catalog_bytes=self._db.file_bytes(),
+                last_query=self.batches.newest_query(),
+                leases=tuple(self.leases.all()),
+                lease_count=self.leases.count(),
+                holds=tuple(self.holds.all()),
+                flows=self.cursors.places(),
+                kept=self.hosts.kept(),
+                required=tuple(sorted(self.required.names())),
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from dataclasses import dataclass
 
 from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
@@ -12,6 +12,16 @@ from jobpipe.store.catalog.log_clock import LogClock
 CLIPPED_SECONDS = 900.0  # that a lease of an earlier coordinator is kept, unless it is renewed
 LEASES_SHOWN = 100
 _ROWS = "SELECT id, first_n, last_n, until_up FROM leases"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The offsets that a lease holds, and the seconds until it ends; ``id`` is its name."""
+
+    id: str
+    first: int
+    last: int
+    left: float
 
 
 class Leases:
@@ -62,16 +72,16 @@ class Leases:
         """Return how many there are; one that is over counts until :meth:`expire` deletes it, and holds."""
         return int(self._db.value("SELECT count(*) FROM leases"))
 
-    def all(self) -> list[dict[str, Any]]:
-        """Return the leases that hold most, at most 100, as JSON; ``left`` is in seconds."""
+    def all(self) -> list[Lease]:
+        """Return the leases that hold most, at most 100."""
         rows = self._db.all(f"{_ROWS} ORDER BY first_n, id LIMIT ?", LEASES_SHOWN)
-        return [self._line(row) for row in rows]
+        return [self._lease(row) for row in rows]
 
-    def get(self, name: str) -> dict[str, Any] | None:
-        """Return one as :meth:`all` does; None if there is none of that name."""
+    def get(self, name: str) -> Lease | None:
+        """Return the lease of that name; None if there is none."""
         row = self._db.one(f"{_ROWS} WHERE id = ?", name)
-        return None if row is None else self._line(row)
+        return None if row is None else self._lease(row)
 
-    def _line(self, row: sqlite3.Row) -> dict[str, Any]:
+    def _lease(self, row: sqlite3.Row) -> Lease:
         left = max(0.0, round(row["until_up"] - self._clock.uptime, 3))
-        return {"id": row["id"], "first": row["first_n"], "last": row["last_n"], "left": left}
+        return Lease(row["id"], row["first_n"], row["last_n"], left)

@@ -25,7 +25,7 @@ def end_when_sealed() -> None:
     with Admin(load()) as admin:
         while True:
             try:
-                if admin.status(topic)["head"] > killed_at:
+                if admin.status(topic).head > killed_at:
                     os.kill(os.getpid(), signal.SIGKILL)
             except (LinkError, TopicNotFound):  # not published yet
                 pass
@@ -55,7 +55,7 @@ query = writer.trigger(availableNow=True).start()
 if not query.awaitTermination(SECONDS):
     sys.exit(f"not at the end within {SECONDS} s")
 with Admin(load()) as admin:
-    head = admin.status(topic)["head"]
+    head = admin.status(topic).head
 published = {}
 for group, selected in groups().items():
     df = spark.range(0, 3, 1, 2).selectExpr("id", *selected)
