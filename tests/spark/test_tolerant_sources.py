@@ -100,4 +100,4 @@ def test_where_a_row_comes_from(spark: SparkSession, tmp_path: Path, mode: Mode)
     if mode is Mode.BATCH:
         origins = [row[ORIGIN].asDict() for row in frame.collect()]
         assert {each.pop("file").replace("file:///", "file:/") for each in origins} == {f"file:{tmp_path}/input/a"}
-        assert origins == 2 * [{"topic": None, "offset": None, "partition": None, "row_number": None}]
+        assert origins == 2 * [dict.fromkeys(("topic", "offset", "partition", "row_number", "published_ms"))]

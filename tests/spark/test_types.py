@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
-from jobpipe import publishing, subscribe
+from jobpipe import publisher, subscribe
 from jobpipe.arrow import schema_validation
 from jobpipe.arrow.schema_validation import MAX_DEPTH
 from jobpipe.errors import ConfigError, RowTooLarge, SchemaMismatch, UnsupportedType
@@ -219,7 +219,7 @@ def test_what_a_plain_publisher_writes_is_read(spark: SparkSession, place: Place
     )
     odd = {"zone": pa.array([0], pa.timestamp("us", "+02:00")), "fixed": pa.array([b"abc"], pa.binary(3))}
     for n, table in enumerate((pa.table(columns), deepest, pa.table(odd))):
-        with publishing(f"{topic}-{n}", config=place.config()) as plain:
+        with publisher(f"{topic}-{n}", config=place.config()) as plain:
             plain.write(table)
             read = place.read(spark, f"{topic}-{n}")
             assert read.columns == table.schema.names
