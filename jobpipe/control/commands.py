@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from jobpipe.control.control_service import Action, Plan, Submission, Submitted
 from jobpipe.control.revisions.planning import (
@@ -24,7 +22,7 @@ from jobpipe.control.revisions.planning import (
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.jobs.definition_cache import DefinitionCache, digest_of
 from jobpipe.jobs.storage.interval_store import IntervalStore
-from jobpipe.jobs.storage.job_rows import DefinitionRow, JobRow, PipelineRow, RunRow
+from jobpipe.jobs.storage.job_rows import DefinitionRow, JobRow, PipelineRow, RunRow, new_run_id
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import nearest
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
@@ -407,7 +405,7 @@ class PipelineCommands:
         stored = self._store.job(job.pipeline, job.name) or job
         if stored.next_run is not None:
             return stored.next_run
-        run = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        run = new_run_id(now)
         self._add_run(job, run, now, lower, upper)
         self._store.put_job(replace(stored, next_run=run))
         return run

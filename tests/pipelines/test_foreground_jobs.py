@@ -200,7 +200,7 @@ def world(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.setattr(module, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(reconciler, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(circuit_breaker, "AWAY_SECONDS", 0.0)
-    monkeypatch.setattr(foreground_jobs, "_new_run", lambda: "r1")
+    monkeypatch.setattr(foreground_jobs, "new_run_id", lambda now: "r1")
     for module in (reconciler, probes):
         monkeypatch.setattr(module, "make_launcher", lambda pipeline, run: pipeline.launcher.plugin)
     found = World(write, tmp_path / "home")

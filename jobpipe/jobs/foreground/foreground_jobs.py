@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
 from jobpipe.jobs.monitor.throughput import Throughput
-from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, PipelineRow, RunRow
+from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, PipelineRow, RunRow, new_run_id
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
@@ -138,7 +137,7 @@ class ForegroundJobs:
             threads=min(max(len(self.names), 1), MOST_THREADS),
         )
         self._lost: dict[str, str] = {}  # jobs that are not waited for any longer, and why
-        self._end_by: dict[str, float] = {}  # of jobs that were told to stop: when they are to have ended
+        self._end_by: float | None = None  # when the jobs are to have ended; None: they were not told to stop
         self._causes: dict[str, str] = {}
         self._throughput = {name: Throughput() for name in self.names}
 
@@ -159,7 +158,7 @@ class ForegroundJobs:
                 PipelineRow(name=self._name, version=1, want=DesiredState.RUN, submitted=now, born=now)
             )
             for position, name in enumerate(self.names):
-                run = _new_run()
+                run = new_run_id(now)
                 self._store.put_job(_job_row(self._name, name, position, run))
                 self._store.add_run(
                     RunRow(
@@ -173,30 +172,29 @@ class ForegroundJobs:
                         upper=_bound(bounds.upper),
                     )
                 )
-        if self._end_by:
-            self._stop(sorted(self._end_by), None)
+        if self._end_by is not None:
+            self._stop(None)
         self._dispatcher.start()
 
     # -- what a person wants -------------------------------------------------------------------------------------------
 
-    def stop(self, *names: str) -> None:
-        """Let jobs end after the micro-batch they are in, all without a name; returns at once. Idempotent."""
-        self._end(names or self.names, self._context.stop_seconds)
-        self._stop(names or self.names, None)
+    def stop(self) -> None:
+        """Let the jobs end after the micro-batch they are in; returns at once. Idempotent."""
+        self._end_within(self._context.stop_seconds)
+        self._stop(None)
 
-    def kill(self, *names: str) -> None:
-        """End jobs where they are; returns at once."""
-        self._end(names or self.names, 0.0)
-        self._stop(names or self.names, time.time())
+    def kill(self) -> None:
+        """End the jobs where they are; returns at once."""
+        self._end_within(0.0)
+        self._stop(time.time())
 
-    def _end(self, names: Sequence[str], seconds: float) -> None:
+    def _end_within(self, seconds: float) -> None:
         by = time.monotonic() + seconds
-        for name in names:
-            self._end_by[name] = min(by, self._end_by.get(name, by))
+        self._end_by = by if self._end_by is None else min(by, self._end_by)
 
-    def _stop(self, names: Sequence[str], until: float | None) -> None:
+    def _stop(self, until: float | None) -> None:
         with self._store.write():
-            for name in names:
+            for name in self.names:
                 job = self._store.job(self._name, name)
                 if job is None:
                     continue
@@ -209,7 +207,7 @@ class ForegroundJobs:
                 if until is not None and attempt is not None:
                     by = until if attempt.stop_by is None else min(until, attempt.stop_by)
                     self._store.change_attempt(attempt.run, attempt.number, stop_by=by)
-        self._dispatcher.notify((self._name, name) for name in names)
+        self._dispatcher.notify((self._name, name) for name in self.names)
 
     def block(self, name: str, why: str | None) -> None:
         """Note that a topic that a job publishes has no room, or has room again."""
@@ -229,10 +227,10 @@ class ForegroundJobs:
 
         What a launcher is starting is waited for, since it can be canceled only then.
         """
-        key, by, now = (self._name, name), self._end_by.get(name), time.monotonic()
+        key, by = (self._name, name), self._end_by
         if name not in self._lost and by is not None:
             seconds = LAUNCH_SECONDS if self._dispatcher.is_launching(key) else GIVE_UP_SECONDS
-            if now >= by + seconds:
+            if time.monotonic() >= by + seconds:
                 self._lost[name] = self._dispatcher.obstacle(key) or "it does not end"
         return self._lost.get(name)
 
@@ -304,10 +302,6 @@ def _with_cause(detail: str, error: str, cause: str) -> str:
     if MISCONFIGURED_TEXT in detail:
         return f"{detail}: {cause}"
     return detail.replace(error, cause, 1) if error and cause.startswith(error) else detail
-
-
-def _new_run() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
 
 
 def _job_row(pipeline: str, name: str, position: int, run: str) -> JobRow:

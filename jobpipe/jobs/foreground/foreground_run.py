@@ -7,12 +7,10 @@ import os
 import signal
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -33,6 +31,7 @@ from jobpipe.jobs.monitor.hysteresis import BlockedDetector
 from jobpipe.jobs.monitor.keep_serving import KeepServing
 from jobpipe.jobs.monitor.topic_poller import TopicPoller, TopicView
 from jobpipe.jobs.storage.file_lock import locked
+from jobpipe.jobs.storage.job_rows import new_run_id
 from jobpipe.pipelines.file.problems import nearest
 from jobpipe.pipelines.loading.snapshot import ParentProcess
 from jobpipe.pipelines.loading.spec_checks import without_bounds
@@ -140,7 +139,7 @@ def run_pipeline(
         make_home(config.home)
         stack.enter_context(_pipeline_lock(places, pipeline.name))
         places.keep_prefix(pipeline)
-        run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        run = new_run_id(time.time())
         _reset_checkpoints(pipeline, places, names, new_checkpoint, run, console)
         handler = open_handler(config)
         stack.callback(handler.shutdown)

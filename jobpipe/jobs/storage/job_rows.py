@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
+
+
+def new_run_id(now: float) -> str:
+    """Return an id for a run that begins now: the time, and what tells it from others of the same second."""
+    return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True)

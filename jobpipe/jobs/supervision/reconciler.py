@@ -325,9 +325,9 @@ class JobReconciler:
         jobs = self._context.jobs
         match assessment.step:
             case Step.RECORD:
-                code = self._probes.exit_code_of(attempt)
-                report = self._probes.report(attempt) if assessment.started else Report()
+                code, report = self._probes.exit_code_of(attempt), Report()
                 if assessment.started:
+                    report = self._probes.report(attempt)
                     self._context.attempt_ended(self.key, report)
                 self._transitions.record(assessment, run, attempt, end_of(attempt, records), report, code)
                 self._note_confirmed()
