@@ -415,6 +415,11 @@ class ControlServer(Control):
 
     # -- events --------------------------------------------------------------------------------------------------------
 
+    @property
+    def store(self) -> Store:
+        """See :class:`Control`."""
+        return self._store
+
     def events(self, after: int = 0, *, wait: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
         """See :class:`Control`."""
         _require_between("wait", wait, 0.0, MOST_WAIT_SECONDS)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.jobs.storage.job_rows import Event
+from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 
@@ -338,6 +339,11 @@ class Control(ABC):
     All raise ``PipelineNotFound`` or ``RunNotFound`` for what is not there, and ``ControlConflict`` for what does not
     fit the state (the text says which state, and what to do).
     """
+
+    @property
+    @abstractmethod
+    def store(self) -> Store:
+        """What the server remembers."""
 
     @abstractmethod
     def submit(

@@ -192,6 +192,8 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
         for column in ("submitted", "submitter", "changes"):
             connection.execute(f"ALTER TABLE definitions DROP COLUMN {column}")
         connection.execute("ALTER TABLE pipelines DROP COLUMN born")
+        connection.execute("DROP TABLE alerted")
+        connection.execute("DROP TABLE alerts")
         connection.execute("UPDATE schedules SET spec = json_set(spec, '$.\"max-active-runs\"', 1)")
         assert "max-active-runs" in connection.execute("SELECT spec FROM schedules").fetchone()[0]
         connection.execute("PRAGMA user_version = 3")
@@ -201,8 +203,18 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
         assert again.job("p", "j") == JOB
         assert again.pipelines() == [PipelineRow(name="p", version=2, want=DesiredState.RUN, submitted=1.0)]
         assert IntervalStore(again).schedule("p", "j") == schedule
+        assert (again.last_alerted_event(), again.waiting_alerts()) == (None, {})
     with contextlib.closing(Store(path, lambda: 5.0)) as once_more:
         assert once_more.definition("p", 2) == replace(definition(2), submitted=1.0)
+
+
+def test_alerts_wait_until_they_are_removed(store: Store, path: Path) -> None:
+    store.add_alerts(7, [(1, 10.0), (2, 11.0)])
+    store.add_alerts(9, ())
+    store.remove_alert(7, 1)
+    store.close()
+    with contextlib.closing(Store(path, lambda: 5.0)) as again:
+        assert (again.last_alerted_event(), again.waiting_alerts()) == (9, {(7, 2): 11.0})
 
 
 def test_cleanup_tasks_are_kept_until_they_are_done(store: Store) -> None:

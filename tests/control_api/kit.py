@@ -32,6 +32,7 @@ from jobpipe.control.control_service import (
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.job_rows import Event
+from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 
@@ -81,7 +82,10 @@ SCHEDULE = ScheduleView(
 class MemoryControl(Control):
     """Jobs are RUNNING as soon as they are wanted, unless the test says otherwise by ``state_of``."""
 
+    store = property(lambda self: self._store)
+
     def __init__(self) -> None:
+        self._store = Store(None, time.time)
         self.submissions: dict[str, Submission] = {}
         self.statuses: dict[str, PipelineStatus] = {}
         self.run_views: dict[str, RunView] = {}

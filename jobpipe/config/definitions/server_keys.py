@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.config.definitions.definition import key
-from jobpipe.config.types.list_types import DESTINATIONS, PATHS, VARIABLES
+from jobpipe.config.types.list_types import PATHS, VARIABLES
 from jobpipe.config.types.network_types import HOST, PORT_RANGE
 from jobpipe.config.types.value_types import PATH, optional
 
@@ -57,13 +57,5 @@ class ServerKeys:
         "Environment variables that jobs get from the control server, in addition to those of the system, Java, "
         "Python, Spark, Hadoop and jobpipe. Each is a name, or the start of names followed by *. A job's secret "
         "env:NAME needs an entry here. null = none.",
-        group="server",
-    )
-    server_webhooks: tuple[str, ...] | None = key(
-        "jobpipe.server.webhooks",
-        optional(DESTINATIONS),
-        None,
-        "Destinations of alerts that may have private addresses, each as host:port. null = none: alerts go to public "
-        "addresses and to loopback only.",
         group="server",
     )

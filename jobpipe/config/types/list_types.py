@@ -11,7 +11,6 @@ from jobpipe.config.types.value_types import MOST_PARTS, PATH, BadValueError, Va
 
 _WRITTEN = ", as a list or with commas between them"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
-_DESTINATION = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
 
 
 def _listed(name: str, expected: str, member: Callable[[str, Path], Any]) -> ValueType:
@@ -37,16 +36,7 @@ def _variable(text: str, _base: Path) -> str:
     return text
 
 
-def _destination(text: str, _base: Path) -> str:
-    if _DESTINATION.fullmatch(text) is None or not 1 <= int(text.rpartition(":")[2]) <= 65535:
-        raise BadValueError
-    return text.lower()
-
-
 PATHS = _listed("paths", f"one or more paths without commas{_WRITTEN}; ~ is the home folder", _path)
 VARIABLES = _listed(
     "variables", f"one or more names of environment variables, which may end with *{_WRITTEN}", _variable
-)
-DESTINATIONS = _listed(
-    "destinations", f"one or more of host:port, such as alerts.example.org:8443{_WRITTEN}", _destination
 )

@@ -47,7 +47,7 @@ def serve(
         stopped = stack.enter_context(stop_event())
         secrets = keep_for_children(os.environ, config)
         control = stack.enter_context(make_core(config, config_file))
-        alerts = Alerts(control, config, environ=secrets)
+        alerts = Alerts(control, environ=secrets)
         alerts.start()
         stack.callback(alerts.close)
         rest = RestServer(control, config, config_file=config_file, failed=stopped.set)

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,11 @@ from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.alerts.webhook import (
     TOTAL_SECONDS,
-    Resolve,
     Webhook,
     WebhookError,
     WebhookRefused,
     WebhookRejected,
     post,
-    resolve,
 )
 
 log = logging.getLogger(__name__)
@@ -96,7 +94,6 @@ class AlertQueue:
     """Sends what it is given with a few threads, at most one for each address; :meth:`close` ends them.
 
     Args:
-        allowed: destinations that may have private addresses, host:port.
         environ: where references ``env:NAME`` lead; None: of this process.
         done: told of each alert that was sent, or given up.
         first_delay: before the second attempt; doubled for each further one, up to some minutes.
@@ -106,16 +103,12 @@ class AlertQueue:
     def __init__(
         self,
         *,
-        allowed: Collection[str] = (),
         environ: Mapping[str, str] | None = None,
-        resolver: Resolve = resolve,
         done: Callable[[Alert], None] = lambda alert: None,
         first_delay: float = FIRST_DELAY,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._allowed = frozenset(allowed)
         self._environ = environ
-        self._resolver = resolver
         self._done = done
         self._first_delay = first_delay
         self._clock = clock
@@ -202,7 +195,7 @@ class AlertQueue:
     def _send_one(self, alert: Alert) -> WebhookError | None:
         try:
             hook = Webhook.parse(alert.url.reveal(self._environ))
-            post(hook, alert.message, allowed=self._allowed, resolver=self._resolver)
+            post(hook, alert.message)
         except WebhookError as error:
             return error
         except ConfigError:

@@ -1,6 +1,7 @@
-"""A POST of JSON to a webhook, to addresses that were checked before a connection is made to one of them.
+"""A POST of JSON to a webhook.
 
-A webhook's address is a secret: no error of this module repeats any of it.
+A webhook's address is a secret: no error of this module repeats any of it. Which host it names is not restricted:
+who may submit a pipeline can run code as the server's user, and reach that host anyway.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +23,7 @@ ADDRESS_SECONDS = 2.0  # for connecting to one of several addresses, at least
 TOTAL_SECONDS = 20.0
 MAX_URL = 2000
 
-_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Sequence[str]]
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
-# What is inside of a network and counts as global: addresses that a NAT64 of its own leads to, and site-local ones.
-_INSIDE = (ipaddress.ip_network("64:ff9b:1::/48"), ipaddress.ip_network("fec0::/10"))
 
 
 class WebhookError(Exception):
@@ -79,18 +75,13 @@ class Webhook:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it names this host: only then may it be it."""
+        """Whether it names this host: then nothing of the message crosses a network."""
         if self.host == "localhost":
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-    @property
-    def destination(self) -> str:
-        """Host and port as ``jobpipe.server.webhooks`` lists them."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __repr__(self) -> str:
         return "Webhook(***)"
@@ -106,22 +97,21 @@ def resolve(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def post(
-    hook: Webhook, message: Mapping[str, Any], *, allowed: Collection[str] = (), resolver: Resolve = resolve
-) -> None:
+def post(hook: Webhook, message: Mapping[str, Any], *, resolver: Resolve = resolve) -> None:
     """Send a message; any status from 200 to 299 is a success. Redirects are not followed.
 
     If the host has several addresses, they are tried in their order until one lets us connect.
 
-    Args:
-        allowed: destinations that may have private addresses, host:port.
-
     Raises:
-        WebhookRefused: its address is one that may not be reached, or it answers with a redirect.
+        WebhookRefused: it answers with a redirect.
         WebhookRejected: it answers with a status from 400 to 499, other than 408 and 429.
         WebhookError: it does not answer, or cannot take the message now.
     """
-    connection = _Connection(hook, _checked(hook, allowed, resolver))
+    try:
+        addresses = resolver(hook.host, hook.port)
+    except (OSError, ValueError):
+        raise WebhookError("its host has no address") from None
+    connection = _Connection(hook, addresses)
     timer = threading.Timer(TOTAL_SECONDS, connection.cut)
     timer.daemon = True
     timer.start()
@@ -148,40 +138,6 @@ def _reason(error: Exception) -> str:
         return "; ".join(dict.fromkeys(map(_reason, error.errors)))
     why = getattr(error, "strerror", None) or type(error).__name__
     return type(error).__name__ if isinstance(error, ssl.SSLError) else why
-
-
-def _checked(hook: Webhook, allowed: Collection[str], resolver: Resolve) -> Sequence[str]:
-    """Return the addresses of the hook; all of them must be possible ones."""
-    try:
-        found = [
-            (text, _plain(ipaddress.ip_address(text.partition("%")[0]))) for text in resolver(hook.host, hook.port)
-        ]
-    except (OSError, ValueError):
-        raise WebhookError("its host has no address") from None
-    if not found:
-        raise WebhookError("its host has no address")
-    for _, address in found:
-        if address.is_link_local or address in _METADATA or address.is_multicast or address.is_unspecified:
-            raise WebhookRefused("its host has a link-local, metadata or multicast address")
-        if any(address in network for network in _INSIDE):
-            raise WebhookRefused("its host has an address inside of a network, which cannot be listed")
-        if address.is_loopback:
-            if not hook.is_loopback:
-                raise WebhookRefused("its host has a loopback address, and does not say so")
-        elif hook.is_loopback:
-            raise WebhookRefused("it names loopback, and has another address")
-        elif not address.is_global and hook.destination not in allowed:
-            raise WebhookRefused("its host has a private address; list its host:port in jobpipe.server.webhooks")
-    return [text for text, _ in found]
-
-
-def _plain(address: _IP) -> _IP:
-    """Return the IPv4 address that stands in an IPv6 one, if one does."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        return address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1] or address
-    return address
 
 
 class _NoConnection(OSError):

@@ -161,7 +161,7 @@ def run_pipeline(
         display = stack.enter_context(open_display(console, f"pipeline {pipeline.name}", plain=plain))
         admin = stack.enter_context(Admin(config))
         names_of_topics = [node.name for node in graph.topics]
-        alert_queue = AlertQueue(allowed=config.server_webhooks or ())
+        alert_queue = AlertQueue()
         alerts = stack.enter_context(ForegroundAlerts(pipeline, names_of_topics, alert_queue))
 
         def active(name: str) -> bool:

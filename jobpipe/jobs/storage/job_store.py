@@ -11,7 +11,7 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -315,6 +315,31 @@ class Store:
         marks = ", ".join("?" * len(what))
         rows = self._database.all(f"SELECT * FROM events WHERE what IN ({marks}) ORDER BY id", *what)  # noqa: S608
         return [_event(row) for row in rows]
+
+    # -- alerts --------------------------------------------------------------------------------------------------------
+
+    def last_alerted_event(self) -> int | None:
+        """Return the last event of which all alerts are sent or wait; None before the first start of alerts."""
+        row = self._database.one("SELECT event FROM alerted")
+        return None if row is None else int(row["event"])
+
+    def waiting_alerts(self) -> dict[tuple[int, int], float]:
+        """Return since when each alert waits, by its event and the number of its webhook."""
+        rows = self._database.all("SELECT event, webhook, since FROM alerts")
+        return {(row["event"], row["webhook"]): row["since"] for row in rows}
+
+    def add_alerts(self, event: int, alerts: Iterable[tuple[int, float]]) -> None:
+        """Store that an event was read, and the alerts of it that wait: (number of the webhook, since when)."""
+        with self.write():
+            self._database.execute("DELETE FROM alerted")
+            self._database.execute("INSERT INTO alerted VALUES (?)", event)
+            for webhook, since in alerts:
+                self._database.execute("INSERT OR REPLACE INTO alerts VALUES (?, ?, ?)", event, webhook, since)
+
+    def remove_alert(self, event: int, webhook: int) -> None:
+        """Forget an alert: it was sent, or given up."""
+        with self.write():
+            self._database.execute("DELETE FROM alerts WHERE event = ? AND webhook = ?", event, webhook)
 
     # -- cleanup tasks -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-FORMAT = 4
+FORMAT = 5
 _BUSY_SECONDS = 10.0
 _TABLES = """
 CREATE TABLE pipelines (
@@ -73,6 +73,10 @@ CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, pipeline TEXT NOT NULL, job TEXT, what TEXT NOT NULL,
     state TEXT, detail TEXT NOT NULL, fields TEXT NOT NULL
 ) STRICT;
+CREATE TABLE alerted (event INTEGER NOT NULL) STRICT;
+CREATE TABLE alerts (
+    event INTEGER NOT NULL, webhook INTEGER NOT NULL, since REAL NOT NULL, PRIMARY KEY (event, webhook)
+) STRICT;
 CREATE TABLE chores (
     id INTEGER PRIMARY KEY AUTOINCREMENT, pipeline TEXT NOT NULL, job TEXT NOT NULL, topic TEXT, subscription TEXT
 ) STRICT;
@@ -86,6 +90,11 @@ _UPGRADES = {  # from that format to the next one
         "UPDATE schedules SET spec = json_remove(spec, '$.\"max-active-runs\"')",
         "UPDATE definitions SET submitted = coalesce((SELECT pipelines.submitted FROM pipelines "
         "WHERE pipelines.name = pipeline AND pipelines.version = definitions.version), 0)",
+    ),
+    4: (
+        "CREATE TABLE alerted (event INTEGER NOT NULL) STRICT",
+        "CREATE TABLE alerts (event INTEGER NOT NULL, webhook INTEGER NOT NULL, since REAL NOT NULL, "
+        "PRIMARY KEY (event, webhook)) STRICT",
     ),
 }
 
