@@ -65,6 +65,28 @@ class SealedBatch:
     replayed: bool
 
 
+class OpenBatch:
+    """A batch that is being published: see :meth:`Publisher.batch`.
+
+    Attributes:
+        replayed_at: the position after it, if it was sealed before; it must not be written then.
+        sealed: its outcome, once it is sealed.
+    """
+
+    def __init__(self, publisher: Publisher, key: BatchKey, replayed_at: Position | None) -> None:
+        self._publisher = publisher
+        self._key = key
+        self.replayed_at = replayed_at
+        self.sealed: SealedBatch | None = None
+
+    def seal(
+        self, target: WriteTarget, schema: pa.Schema, spark_schema: str | None, segments: list[SegmentInfo]
+    ) -> SealedBatch:
+        """Seal it, as :meth:`Publisher.commit`."""
+        self.sealed = self._publisher.commit(self._key, target, schema, spark_schema, segments)
+        return self.sealed
+
+
 class Publisher:
     """One topic's publisher, without Spark.
 
@@ -209,10 +231,6 @@ class Publisher:
         """
         return self._admission.prepare(writer)
 
-    def admit_written(self, key: BatchKey, write_id: str) -> Position | None:
-        """Tell whether a batch that tasks have written must be sealed, as :meth:`admit` does; no room is waited for."""
-        return self._replay(lambda: self._admission.begin_written(key, write_id))
-
     def last_batch(self, query_id: str) -> tuple[int, Position] | None:
         """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
         # We ask for admission only to get ``last``. Batch id -1 is below that of any sealed batch, so it is not
@@ -317,43 +335,47 @@ class Publisher:
         check_size(self.topic, schema, spark_schema)
         self._channel.call(DeclareRequest(spark_schema, schema.serialize().to_pybytes()))
 
-    def wait_acked(self, position: Position) -> None:
-        """With ``acks=all`` wait until the required subscriptions have committed the batch before ``position``.
+    @contextmanager
+    def batch(self, key: BatchKey, *, written_as: str | None = None) -> Iterator[OpenBatch]:
+        """Publish one batch inside the block, which writes to ``target()`` and calls ``seal()``, unless it is a replay.
+
+        It begins by a wait for room. With ``acks=all`` it ends by a wait until the required subscriptions have
+        committed the batch; for a replay, that wait comes first. A host server that kept some of a replayed batch may
+        be absent, and a coordinator that has just started does not yet count it as lost. If it is declared lost during
+        the wait, the batch may have to be written again after all.
+
+        Args:
+            written_as: the write id under which tasks have written the batch already: no room is waited for.
 
         Raises:
-            WaitTimeout: ``acks.timeout`` passed, or the query was stopped; names the subscriptions that lack it.
+            CheckpointTooOld: the batch is older than the last one sealed for this query.
+            DuplicateCall: this run has sealed the batch already.
+            NewCheckpoint: the query is new to the topic, and ``on_new_checkpoint`` refuses it.
+            SpoolFull: as :meth:`begin`.
             SpoolError: a host server that keeps some of the batch is lost.
+            WaitTimeout: ``acks.timeout`` passed, naming the subscriptions that lack the batch; or the query was
+                stopped.
         """
+
+        def begin() -> Position | None:
+            return self.begin(key) if written_as is None else self._admission.begin_written(key, written_as)
+
+        batch = OpenBatch(self, key, begin())
+        if batch.replayed_at is not None:
+            try:
+                self._wait_acked(batch.replayed_at)
+            except SpoolError as error:
+                if "hosts" not in error.fields or begin() is not None:
+                    raise
+                batch.replayed_at = None
+        yield batch
+        if batch.sealed is not None:
+            self._wait_acked(batch.sealed.position)
+
+    def _wait_acked(self, position: Position) -> None:
+        """With ``acks=all`` wait until the required subscriptions have committed the batch before ``position``."""
         if self.config.acks == "all":
             wait_acked(self._channel, self.config.acks_timeout, position, stopped=self._stop_reason)
-
-    def admit(self, key: BatchKey) -> Position | None:
-        """Tell whether a batch must be written. For a replay, first wait, as :meth:`wait_acked` does.
-
-        A host server that kept some of a replayed batch may be absent. A coordinator that has just started does not yet
-        count that server as lost. If the coordinator declares it lost during the wait, the batch may have to be written
-        again after all.
-
-        Returns:
-            None if it must be written; for a replay the position after it.
-
-        Raises:
-            CheckpointTooOld, DuplicateCall, NewCheckpoint, SpoolFull, SpoolError, WaitTimeout: as :meth:`begin` and
-                :meth:`wait_acked`.
-        """
-        return self._replay(lambda: self.begin(key))
-
-    def _replay(self, begin: Callable[[], Position | None]) -> Position | None:
-        replayed_at = begin()
-        if replayed_at is None:
-            return None
-        try:
-            self.wait_acked(replayed_at)
-        except SpoolError as error:
-            if "hosts" not in error.fields or begin() is not None:
-                raise
-            return None
-        return replayed_at
 
     def seal(
         self,
@@ -369,8 +391,8 @@ class Publisher:
         A batch that was sealed before, by an earlier run, is not published again.
 
         Raises:
-            CheckpointTooOld, DuplicateCall, NewCheckpoint, SpoolFull, SpoolError, WaitTimeout: see :meth:`begin`,
-                :meth:`commit` and :meth:`wait_acked`.
+            CheckpointTooOld, DuplicateCall, NewCheckpoint, SpoolFull, SpoolError, WaitTimeout: see :meth:`batch` and
+                :meth:`commit`.
         """
         schema = schema if schema is not None else tables[0].schema
         pairs = ((batch, number) for number, table in enumerate(tables) for batch in table.cast(schema).to_batches())
@@ -392,14 +414,12 @@ class Publisher:
             size: bytes of the rows, if known. A small batch makes no segment file: the seal request carries its bytes,
                 and the catalog stores them.
         """
-        replayed_at = self.admit(key)
-        if replayed_at is not None:
-            return SealedBatch(replayed_at, 0, 0, replayed=True)
-        target = self.target(partitions)
-        segments = target.write(schema, rows, "0", small=size is not None and size <= target.inline_max)
-        sealed = self.commit(key, target, schema, None, segments)
-        self.wait_acked(sealed.position)
-        return sealed
+        with self.batch(key) as batch:
+            if batch.replayed_at is not None:
+                return SealedBatch(batch.replayed_at, 0, 0, replayed=True)
+            target = self.target(partitions)
+            segments = target.write(schema, rows, "0", small=size is not None and size <= target.inline_max)
+            return batch.seal(target, schema, None, segments)
 
     @property
     def _own_run(self) -> str:

@@ -99,7 +99,7 @@ def test_the_publisher_below_a_sink(bus: Bus) -> None:
 
     def child() -> list[str]:
         found = refusals(
-            lambda: publisher.admit(BatchKey("q", 0, "r")),
+            lambda: publisher.begin(BatchKey("q", 0, "r")),
             lambda: publisher.seal("q", 0, [table]),
             lambda: publisher.declare(SCHEMA),
         )

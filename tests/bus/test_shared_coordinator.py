@@ -312,8 +312,9 @@ def test_a_batch_in_progress_outlives_its_coordinator(shared: Configure, first: 
         for publisher in both:
             publisher.status()
     key = BatchKey("q", 0, "r")
-    assert committer.admit_written(key, target.write_id) is None
-    assert committer.commit(key, committer.target(), table.schema, None, segments).position.n == 1
+    with committer.batch(key, written_as=target.write_id) as batch:
+        assert batch.replayed_at is None
+        assert batch.seal(committer.target(), table.schema, None, segments).position.n == 1
     for publisher in both:
         publisher.detach()
 

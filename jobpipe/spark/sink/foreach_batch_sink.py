@@ -24,7 +24,7 @@ from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.publishing.first_publish_check import series_id
-from jobpipe.publishing.topic_publisher import Publisher, SealedBatch
+from jobpipe.publishing.topic_publisher import OpenBatch, Publisher
 from jobpipe.spark.options.partitioner import Partitioner
 from jobpipe.spark.schema.spark_arrow_schema import arrow_schema, as_rows_have_it, check_types
 from jobpipe.spark.session.classic_session import require_classic, session_settings, this_session
@@ -232,13 +232,13 @@ class JobPipeSink:
 
     def _publish_once(self, df: DataFrame, key: BatchKey, active: Callable[[], bool]) -> None:
         checked = self._check(df)
-        replayed_at = self._publisher.admit(key)
-        if replayed_at is not None:
+        with self._publisher.batch(key) as batch:
+            if batch.replayed_at is None:
+                self._publish(df, checked, key, batch, active)
+                return
             self._counts["replayed"] += 1
-            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, key.batch_id, replayed_at.n - 1)
-            return
-        sealed = self._publish(df, checked, key, active)
-        self._publisher.wait_acked(sealed.position)
+            offset = batch.replayed_at.n - 1
+            log.info("topic %s: batch %d is sealed already, at offset %d", self.topic, key.batch_id, offset)
 
     def publish(self, df: DataFrame, batch_id: int, *, series: str, once: bool = False) -> None:
         """Publish one batch outside a streaming query.
@@ -294,7 +294,9 @@ class JobPipeSink:
         case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
         return check_rows(self.topic, schema, self._declared, self._partitioner, case_sensitive=case_sensitive)
 
-    def _publish(self, df: DataFrame, checked: CheckedRows, key: BatchKey, active: Callable[[], bool]) -> SealedBatch:
+    def _publish(
+        self, df: DataFrame, checked: CheckedRows, key: BatchKey, batch: OpenBatch, active: Callable[[], bool]
+    ) -> None:
         target = self._publisher.target()
         path = self._choose_write_path()
         if path == "collect":
@@ -310,13 +312,12 @@ class JobPipeSink:
             small = dataclasses.replace(target, inline_max=TASK_INLINE_MAX)
             rows = RowLayout(checked.arrow, self._partitioner)
             segments = write_by_tasks(self._numbered(df, checked, key), small, rows)
-        sealed = self._publisher.commit(key, target, checked.arrow, checked.json, segments)
+        sealed = batch.seal(target, checked.arrow, checked.json, segments)
         self._last_bytes, self._last_rows = sealed.bytes, sealed.rows
         self._counts[path] += 1
         self._counts["batches"] += 1
         self._counts["rows"] += sealed.rows
         self._counts["bytes"] += sealed.bytes
-        return sealed
 
     def _write_from_driver(
         self, df: DataFrame, checked: CheckedRows, key: BatchKey, target: WriteTarget, active: Callable[[], bool]

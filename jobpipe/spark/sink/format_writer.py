@@ -181,17 +181,14 @@ class _Writer:
                 batch_id=key.batch_id,
             )
         publisher = publisher_of(options)
-        replayed_at = publisher.admit_written(key, written[0].write_id)
-        if replayed_at is not None:
+        with publisher.batch(key, written_as=written[0].write_id) as batch:
+            if batch.replayed_at is None:
+                segments = [segment for each in written for segment in each.segments]
+                batch.seal(publisher.target(), self._checked.arrow, self._checked.json, segments)
+            else:
+                offset = batch.replayed_at.n - 1
+                log.info("topic %s: batch %d is sealed already, at offset %d", options.topic, key.batch_id, offset)
             _mark(options).forget_writing(options.writer)
-            log.info(
-                "topic %s: batch %d is sealed already, at offset %d", options.topic, key.batch_id, replayed_at.n - 1
-            )
-            return
-        segments = [segment for each in written for segment in each.segments]
-        sealed = publisher.commit(key, publisher.target(), self._checked.arrow, self._checked.json, segments)
-        _mark(options).forget_writing(options.writer)
-        publisher.wait_acked(sealed.position)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
