@@ -205,7 +205,6 @@ class ControlServer(Control):
         born: float | None = None,
         by: str = "",
     ) -> Submitted:
-        """See :class:`Control`."""
         pipeline = load_submission(submission, new_checkpoint, self._plugins)
         shared = shared_storage(self._store, self._config.home, pipeline)
         for error in self._refusals(pipeline, new_checkpoint, shared):
@@ -224,7 +223,6 @@ class ControlServer(Control):
         return replace(submitted, warnings=(*submitted.warnings, *shared))
 
     def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
-        """See :class:`Control`."""
         pipeline = load_submission(submission, new_checkpoint, self._plugins)
         shared = shared_storage(self._store, self._config.home, pipeline)
         refused = tuple(error.message for error in self._refusals(pipeline, new_checkpoint, shared))
@@ -245,27 +243,22 @@ class ControlServer(Control):
         return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
-        """See :class:`Control`."""
         with self._store.write():  # all of one moment
             return tuple(self._serializers.pipeline(row) for row in self._store.pipelines())
 
     def pipeline(self, name: str) -> PipelineStatus:
-        """See :class:`Control`."""
         with self._store.write():
             return self._serializers.pipeline(self._commands.pipeline(name))
 
     def submission(self, name: str) -> Submission:
-        """See :class:`Control`."""
         return self.revision(name, self._commands.pipeline(name).version)
 
     def revisions(self, pipeline: str) -> tuple[RevisionView, ...]:
-        """See :class:`Control`."""
         with self._store.write():
             self._commands.pipeline(pipeline)
             return tuple(revision_view(row) for row in self._store.definitions(pipeline))
 
     def revision(self, pipeline: str, version: int) -> Submission:
-        """See :class:`Control`."""
         with self._store.write():
             self._commands.pipeline(pipeline)
             found = self._store.definition(pipeline, version)
@@ -275,12 +268,10 @@ class ControlServer(Control):
         return Submission(file=found.file, folder=found.folder, tree=json.loads(found.tree))
 
     def stop(self, pipeline: str, job: str | None = None) -> PipelineStatus:
-        """See :class:`Control`."""
         self._notify(self._commands.stop(pipeline, job, self._clock()))
         return self.pipeline(pipeline)
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
-        """See :class:`Control`."""
         self._require_no_foreground(pipeline)
         self._require_bounds(pipeline, job)
         changed = self._commands.resume(pipeline, job, self._clock())
@@ -290,7 +281,6 @@ class ControlServer(Control):
         return self.pipeline(pipeline)
 
     def restart(self, pipeline: str, job: str | None = None, *, force: bool = False) -> PipelineStatus:
-        """See :class:`Control`."""
         self._require_no_foreground(pipeline)
         if not force:
             self._require_bounds(pipeline, job)
@@ -298,7 +288,6 @@ class ControlServer(Control):
         return self.pipeline(pipeline)
 
     def delete(self, pipeline: str, *, keep_subscriptions: bool = False) -> None:
-        """See :class:`Control`."""
         jobs = self._commands.delete(pipeline, keep_subscriptions=keep_subscriptions)
         self._definitions.forget(pipeline)
         self._scheduler.update_engines(jobs)
@@ -309,18 +298,15 @@ class ControlServer(Control):
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def runs(self, pipeline: str | None = None, job: str | None = None, *, limit: int = 100) -> tuple[RunView, ...]:
-        """See :class:`Control`."""
         _require_between("limit", limit, 1, 1000)
         if pipeline is not None:
             self._commands.jobs(pipeline, job)
         return tuple(self._serializers.run(run) for run in self._store.runs(pipeline, job, limit))
 
     def run(self, run: str) -> RunView:
-        """See :class:`Control`."""
         return self._serializers.run(self._commands.run(run))
 
     def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
-        """See :class:`Control`."""
         self._require_no_foreground(pipeline)
         bounds = self._bounds(pipeline, job, lower, upper)
         if isinstance(bounds.upper, datetime) and bounds.upper.timestamp() > self._clock() + CLOCKS_SECONDS:
@@ -333,7 +319,6 @@ class ControlServer(Control):
         return self._serializers.run(found)
 
     def run_over(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
-        """See :class:`Control`."""
         first, last = _texts(self._bounds(pipeline, job, lower, upper))
         found = self._store.run_over(pipeline, job, first, last)
         if found is None:
@@ -350,7 +335,6 @@ class ControlServer(Control):
         return bounds_of(loaded, (job,), lower, upper)
 
     def cancel(self, run: str) -> RunView:
-        """See :class:`Control`."""
         job = self._commands.cancel(run, self._clock())
         if job is not None:
             self._notify([job])
@@ -360,30 +344,25 @@ class ControlServer(Control):
     # -- schedules -----------------------------------------------------------------------------------------------------
 
     def schedules(self, pipeline: str | None = None) -> tuple[ScheduleView, ...]:
-        """See :class:`Control`."""
         with self._store.write():
             if pipeline is not None:
                 self._commands.pipeline(pipeline)
             return self._schedule_views.schedules(pipeline)
 
     def schedule(self, pipeline: str, job: str) -> ScheduleView:
-        """See :class:`Control`."""
         with self._store.write():
             return self._schedule_views.schedule(self._scheduler.require(pipeline, job))
 
     def pause(self, pipeline: str, job: str, *, paused: bool = True) -> ScheduleView:
-        """See :class:`Control`."""
         self._scheduler.pause(pipeline, job, paused=paused)
         return self.schedule(pipeline, job)
 
     def trigger(self, pipeline: str, job: str) -> ScheduleView:
-        """See :class:`Control`."""
         self._scheduler.require(pipeline, job)
         self._scheduler.evaluate((pipeline, job))
         return self.schedule(pipeline, job)
 
     def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
-        """See :class:`Control`."""
         _require_between("limit", limit, 1, 1000)
         with self._store.write():
             self._scheduler.require(pipeline, job)
@@ -392,23 +371,18 @@ class ControlServer(Control):
     def backfill(
         self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
     ) -> BackfillView:
-        """See :class:`Control`."""
         return backfill_view(self._scheduler.backfill(pipeline, job, _range(lower, upper), force=force))
 
     def skip_range(self, pipeline: str, job: str, lower: datetime, upper: datetime) -> SkippedView:
-        """See :class:`Control`."""
         return self._scheduler.skip_range(pipeline, job, _range(lower, upper))
 
     def skip(self, run: str) -> IntervalView:
-        """See :class:`Control`."""
         return self._schedule_views.interval(self._scheduler.skip(run))
 
     def retry(self, run: str, *, force: bool = False) -> IntervalView:
-        """See :class:`Control`."""
         return self._schedule_views.interval(self._scheduler.retry(run, force=force))
 
     def log(self, pipeline: str, job: str, *, lines: int = 100) -> tuple[str, ...]:
-        """See :class:`Control`."""
         _require_between("lines", lines, 1, 10_000)
         self._commands.jobs(pipeline, job)
         return log_lines(PipelinePaths.of(self._config.home, pipeline).log(job), lines)
@@ -417,11 +391,9 @@ class ControlServer(Control):
 
     @property
     def store(self) -> Store:
-        """See :class:`Control`."""
         return self._store
 
     def events(self, after: int = 0, *, wait: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
-        """See :class:`Control`."""
         _require_between("wait", wait, 0.0, MOST_WAIT_SECONDS)
         _require_between("limit", limit, 1, 1000)
         until = time.monotonic() + wait

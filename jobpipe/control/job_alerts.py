@@ -107,7 +107,6 @@ class Alerts:
             self._queue.add(alert)
 
     def _handle(self, event: Event) -> None:
-        """Queue an event's alerts."""
         key, said = (event.pipeline, event.job), (_name(event), event.fields.get("run"))
         if event.what in ("resume", "restart", "retry", "backfill"):
             self._last.pop(key, None)

@@ -35,11 +35,9 @@ class PeriodicThread(ABC):
         return self._closed
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Work soon."""
         self._woken.set()
 
     def close(self) -> None:

@@ -38,7 +38,6 @@ class CleanupQueue(PeriodicThread):
         self._admin = admin
 
     def work(self) -> None:
-        """Try them."""
         self.do_all(lambda: self.closed)
 
     def do_all(self, ended: Callable[[], bool] = lambda: False) -> None:

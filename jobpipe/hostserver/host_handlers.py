@@ -52,7 +52,6 @@ class HostHandlers:
         return Welcome(version=1, topic=hello.topic, log="", epoch=0, instance=self._folder.id)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
-        """Answer one request."""
         topic = link.hello.topic
         operation, asked = read_request(HOSTSERVER, request, link.hello.role, others=_OTHERS)
         if operation.right is not None:

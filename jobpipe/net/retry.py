@@ -125,7 +125,6 @@ class Attempts:
 
     @property
     def deadline(self) -> Deadline:
-        """When to give up."""
         return Deadline(self._seconds) if self._deadline is None else self._deadline
 
     def failed(self, error: Exception, place: object) -> float:

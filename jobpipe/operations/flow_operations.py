@@ -97,7 +97,6 @@ class BeginFlowRequest(RequestFor[CursorsReply], op="begin_flow"):
 
     @property
     def log(self) -> str:
-        """Of what it reads."""
         return self.start.log
 
 

@@ -241,5 +241,4 @@ class _TemporarySink(FileSegmentSink):
     """A file on its way elsewhere: it need not be durable here."""
 
     def finish(self, *, fsync: bool) -> None:
-        """Close the file."""
         super().finish(fsync=False)

@@ -93,7 +93,6 @@ def identity(config: Config) -> str:
 
 
 def this_process() -> WatchedParent:
-    """Return this process."""
     return parent_of(psutil.Process())
 
 

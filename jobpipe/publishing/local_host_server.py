@@ -125,7 +125,6 @@ class LocalHostServer:
             upload(self._link, path, HostPutRequest(log.id, log.token, name, length, log.fsync))
 
     def close(self) -> None:
-        """End the link."""
         self._link.close()
 
 

@@ -94,7 +94,6 @@ class SubscriberSession:
             self._followers = {**self._followers, topic: follower}
 
     def close(self) -> None:
-        """End all links."""
         with self._lock:
             self._closed = True
         for follower in self._followers.values():

@@ -207,7 +207,6 @@ class TopicFinder:
         return {topic: position for topic, position in self._ready.items() if topic not in self._known}
 
     def close(self) -> None:
-        """Look for no more."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)

@@ -46,7 +46,6 @@ class Side(_Key):
 
     @property
     def peer(self) -> Side:
-        """The other side."""
         return Side.SERVER if self is Side.CLIENT else Side.CLIENT
 
 
@@ -158,7 +157,6 @@ class ProtocolState:
 
     @property
     def greeted(self) -> bool:
-        """WELCOME has passed."""
         return self.phase is Phase.OPEN
 
     def check(self, sender: Side, message: Message | DataHeader, frame: int | None = None) -> Act:

@@ -68,7 +68,6 @@ class Lease(Record):
 
     @property
     def place(self) -> PidScope:
-        """Where the process runs."""
         return PidScope(self.host, self.boot, self.pid_namespace)
 
     def __post_init__(self) -> None:

@@ -59,7 +59,6 @@ class HttpLimits:
     idle_seconds: int = 15
 
     def of_connections(self, *, encrypted: bool) -> ConnectionLimits:
-        """Return those of :class:`jobpipe.net.servers.listener.Listener`."""
         if not encrypted:
             return ConnectionLimits(self.connections, self.connections, self.connections, NO_RATE)
         return ConnectionLimits(self.connections, self.per_address, self.per_identity, self.rate)

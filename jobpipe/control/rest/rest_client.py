@@ -156,7 +156,6 @@ class ControlClient:
         return tuple(each.status for each in found.values())
 
     def pipeline(self, name: str) -> PipelineStatus:
-        """Return one."""
         return self._ask("GET", _path(name, None, "status"), PipelineStatus)
 
     def job(self, pipeline: str, job: str) -> JobStatus:
@@ -193,7 +192,6 @@ class ControlClient:
         return self._ask("GET", "/runs", tuple[RunView, ...], query=query)
 
     def run(self, run: str) -> RunView:
-        """Return one run."""
         return self._ask("GET", f"/runs/{quote(run, safe='')}", RunView)
 
     def start_run(self, pipeline: str, job: str, lower: str, upper: str) -> RunView:
@@ -207,7 +205,6 @@ class ControlClient:
         return self._ask("GET", _path(pipeline, job, "runs"), RunView, query=query)
 
     def cancel(self, run: str) -> RunView:
-        """Stop one run."""
         return self._ask("POST", f"/runs/{quote(run, safe='')}/cancel", RunView)
 
     def skip(self, run: str) -> IntervalView:

@@ -80,7 +80,6 @@ class RestServer:
         return self._listener.failure
 
     def start(self) -> None:
-        """Serve, and say where."""
         self._listener.start()
         self._files.announce(self.state)
 

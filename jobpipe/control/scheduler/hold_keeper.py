@@ -65,7 +65,6 @@ class HoldKeeper(PeriodicThread):
         self._gaps: dict[tuple[str, str], str] = {}  # as told last
 
     def work(self) -> None:
-        """Move them."""
         self.move_all()
 
     def move_all(self) -> None:

@@ -39,7 +39,6 @@ class ScheduleViews:
         return None if row is None else self.schedule(row)
 
     def schedule(self, row: ScheduleRow) -> ScheduleView:
-        """Return how one stands."""
         key = (row.pipeline, row.job)
         job, counts = self._store.job(*key), self._intervals.counts(*key)
         active = job is not None and job.in_definition and job.want is DesiredState.RUN and not row.paused
@@ -72,7 +71,6 @@ class ScheduleViews:
         return tuple(map(self.interval, self._intervals.intervals(pipeline, job, limit)))
 
     def interval(self, row: IntervalRow) -> IntervalView:
-        """Return how one stands."""
         return IntervalView(
             pipeline=row.pipeline,
             job=row.job,

@@ -108,7 +108,6 @@ class Scheduler:
         self._thread.start()
 
     def close(self) -> None:
-        """End; runs go on."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

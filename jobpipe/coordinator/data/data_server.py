@@ -152,7 +152,6 @@ class DataService:
         """Nothing is kept per link."""
 
     async def close(self) -> None:
-        """Close all catalogs."""
         for catalog in self._open.values():
             await self._shut(catalog)
         self._open.clear()

@@ -116,7 +116,6 @@ class AdminHandlers:
         )
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
-        """Answer one request."""
         hello = link.hello
         if hello.role == "publisher" and request.op not in TASKS:  # which show a token of their own, not checked yet
             self._require_own_job(link, request)

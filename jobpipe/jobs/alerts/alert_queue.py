@@ -55,7 +55,6 @@ class Alert:
 
     @property
     def message(self) -> dict[str, Any]:
-        """What is sent."""
         return {
             "alert": self.name,
             "pipeline": self.pipeline,
@@ -118,7 +117,6 @@ class AlertQueue:
         self._threads = [threading.Thread(target=self._send_all, name="alert", daemon=True) for _ in range(SENDERS)]
 
     def start(self) -> None:
-        """Begin."""
         for thread in self._threads:
             thread.start()
 

@@ -55,7 +55,6 @@ class ForegroundAlerts:
             log.error("pipeline %s: %d alerts could not be delivered before the end", self._pipeline.name, left)
 
     def update(self, jobs: Sequence[JobView], topics: Sequence[TopicView]) -> None:
-        """Tell what has changed."""
         if not self._pipeline.spec.alerts:
             return
         for job in jobs:

@@ -242,7 +242,6 @@ class ForegroundJobs:
         return done
 
     def view(self, name: str) -> JobView:
-        """How one stands."""
         run, attempt = self._newest(name)
         if run is None:
             return JobView(name, JobState.SUBMITTED, 0, 0, 0.0, "", 0, 0, self._places.log(name))

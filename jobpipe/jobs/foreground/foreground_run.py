@@ -244,7 +244,6 @@ class _Foreground:
         self._publishers = {topic: job.name for job in graph.jobs for topic in job.publishes}
 
     def run(self) -> RunResult:
-        """Run it."""
         began, late, ending = time.monotonic(), False, False
         with handled(SIGNALS, self._on_signal), self._handling_signals():
             try:

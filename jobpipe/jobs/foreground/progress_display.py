@@ -88,7 +88,6 @@ class LiveDisplay:
             self._live.stop()
 
     def show(self, topics: Sequence[TopicView], jobs: Sequence[JobView]) -> None:
-        """Draw the tables."""
         title = f"{self._title}, {time.monotonic() - self._started:.0f} s"
         tables = [_job_table(title, jobs)]
         if topics:
@@ -130,7 +129,6 @@ class LineDisplay:
         return None
 
     def show(self, topics: Sequence[TopicView], jobs: Sequence[JobView]) -> None:
-        """Print what is due."""
         now = time.monotonic()
         for view in topics:
             state = (view.state, view.waiting is not None)

@@ -114,7 +114,6 @@ class LocalLauncher(Launcher):
         self._children: dict[str, _Child] = {}  # ours: an exit code is known of no others
 
     def spark_keys(self) -> Mapping[str, str]:
-        """Return the master."""
         return {"spark.master": self.options.master}
 
     def submit(self, attempt: Attempt) -> str:

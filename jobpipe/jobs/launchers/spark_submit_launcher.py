@@ -118,7 +118,6 @@ class SparkSubmitLauncher(Launcher):
         return f"unseen/{attempt.pipeline}.{attempt.job}-{attempt.number}"
 
     def status(self, launched: str) -> LaunchStatus:
-        """Ask YARN or Kubernetes."""
         kind, identity = self._parsed(launched)
         if kind == "unseen":
             return LaunchStatus(LaunchState.UNKNOWN, None, "spark-submit has not said which application it is")
@@ -130,7 +129,6 @@ class SparkSubmitLauncher(Launcher):
         return _yarn_status(ran.text) if kind == "yarn" else _pod_status(ran.text)
 
     def cancel(self, launched: str) -> None:
-        """Kill the application."""
         kind, identity = self._parsed(launched)
         if kind == "unseen":
             raise ConfigError("spark-submit has not said which application it is, so it cannot be killed", key=launched)

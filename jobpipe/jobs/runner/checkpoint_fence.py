@@ -42,7 +42,6 @@ class Fence:
         self._file = storage_of(storage, spark).file(NAME)
 
     def mark(self) -> None:
-        """Write the mark."""
         self._file.write(self._text)
 
     def check(self) -> None:

@@ -83,7 +83,6 @@ class Store:
     # -- pipelines -----------------------------------------------------------------------------------------------------
 
     def pipelines(self) -> list[PipelineRow]:
-        """Return all, by name."""
         return [_pipeline(row) for row in self._database.all("SELECT * FROM pipelines ORDER BY name")]
 
     def pipeline(self, name: str) -> PipelineRow | None:

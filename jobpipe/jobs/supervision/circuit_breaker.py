@@ -34,11 +34,9 @@ class CircuitBreaker:
         return self._asked(lambda: self._jobs.state(pipeline, job))
 
     def set_order(self, pipeline: str, job: str, order: Order, version: int) -> int:
-        """Replace the order."""
         return self._asked(lambda: self._jobs.set_order(pipeline, job, order, version))
 
     def remove_order(self, pipeline: str, job: str, version: int) -> None:
-        """Remove a job."""
         self._asked(lambda: self._jobs.remove_order(pipeline, job, version))
 
     def remove_end(self, pipeline: str, job: str, end: EndRecord) -> None:

@@ -168,7 +168,6 @@ class Probes:
             self._watch = self._context.jobs.watch(*self._key, self._on_change)
 
     def close(self) -> None:
-        """Hear it no more."""
         watch, self._watch, self._seen = self._watch, None, None
         if watch is not None:
             watch.close()

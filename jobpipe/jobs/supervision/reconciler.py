@@ -127,7 +127,6 @@ class JobReconciler:
         return self._probes.launcher_type
 
     def close(self) -> None:
-        """Stop watching the registry."""
         self._probes.close()
 
     # -- a step --------------------------------------------------------------------------------------------------------

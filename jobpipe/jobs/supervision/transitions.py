@@ -183,5 +183,4 @@ class JobTransitions:
         self._context.run_ended(self._key)
 
     def event(self, run: RunRow, state: JobState, detail: str) -> None:
-        """Add an event."""
         self._context.store.add_event(*self._key, "state", state=state, detail=detail, fields={"run": run.id})

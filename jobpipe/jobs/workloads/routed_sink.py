@@ -75,7 +75,6 @@ class RoutedSink(JobpipeSink):
             kept.unpersist()
 
     def close(self, *, ended: bool) -> None:
-        """Give all topics up."""
         failed: Exception | None = None
         while self._sinks:
             _, sink = self._sinks.popitem()

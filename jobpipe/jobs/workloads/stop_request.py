@@ -47,7 +47,6 @@ class StopRequest:
         self._interruptible = False
 
     def ask(self, why: str) -> None:
-        """Stop, please."""
         if not self._asking.acquire(blocking=False):
             return
         self.why, self._at = why, time.monotonic()
@@ -96,7 +95,6 @@ class StopRequest:
 
     @property
     def asked(self) -> bool:
-        """Whether to stop."""
         return self._asked
 
     @property

@@ -204,7 +204,6 @@ class Pump(asyncio.Protocol):
         await self._lost.wait()
 
     def abort(self) -> None:
-        """Cut the link now."""
         if not self._owner.is_here:
             return
         self._end(LinkClosed(f"we cut the link to {self.peer}", peer=self.peer))

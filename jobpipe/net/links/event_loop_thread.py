@@ -57,7 +57,6 @@ class EventLoopThread:
 
     @property
     def alive(self) -> bool:
-        """It runs coroutines."""
         return not self._closed and self._thread.is_alive()
 
     def run(

@@ -34,7 +34,6 @@ class UploadBuffer:
         return True
 
     def fail(self, error: JobpipeError) -> None:
-        """Nothing more will come."""
         self._error = error
         self._changed.set()
 
@@ -109,7 +108,6 @@ class UploadBuffers:
             upload.close()
 
     def fail(self, error: JobpipeError) -> None:
-        """The link has ended."""
         for upload in self._open.values():
             upload.fail(error)
 

@@ -118,9 +118,7 @@ class Connection(Protocol):
         """End, as politely as is possible without waiting."""
         ...
 
-    def abort(self) -> None:
-        """Cut it now."""
-        ...
+    def abort(self) -> None: ...
 
     async def wait_gone(self) -> None:
         """Wait until the transport and all tasks are gone."""

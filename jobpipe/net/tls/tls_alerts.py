@@ -24,7 +24,6 @@ class AlertingObject(ssl.SSLObject):
     handshake: HandshakeContext | None = None
 
     def do_handshake(self) -> None:
-        """As of SSLObject."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -46,7 +45,6 @@ class HandshakeContext:
         self._lingering: socket.socket | None = None
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **options: Any) -> ssl.SSLObject:
-        """As of SSLContext."""
         self._outgoing = outgoing
         wrapped = self._context.wrap_bio(incoming, outgoing, **options)
         if isinstance(wrapped, AlertingObject):

@@ -52,7 +52,6 @@ class PlainValue:
     """A check whose values stand in the JSON as they are kept."""
 
     def give(self, value: Any) -> Any:
-        """Return ``value``."""
         return value
 
 

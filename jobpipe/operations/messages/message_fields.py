@@ -181,7 +181,6 @@ class SharedReply(Fields):
 
     @classmethod
     def of(cls, reply: Fields) -> Self:
-        """Return the reply, encoded."""
         return cls(share(reply.to_json()), reply.blob)
 
     def to_json(self) -> dict[str, Any]:

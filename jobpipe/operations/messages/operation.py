@@ -39,7 +39,6 @@ class Operation(Generic[R]):
 
     @property
     def reply(self) -> type[Fields]:
-        """What answers it."""
         return self.request.reply
 
 

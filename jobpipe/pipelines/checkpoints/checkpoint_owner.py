@@ -229,7 +229,6 @@ class Owner(BaseModel):
         return f"job {self.job} of pipeline {self.pipeline} (namespace {self.namespace})"
 
     def text(self) -> str:
-        """Return the note."""
         return f"{json.dumps(self.model_dump(), indent=1)}\n"
 
 

@@ -108,7 +108,6 @@ class PipelinePaths:
         return self.folder / ".attempts" / f"{job}-{attempt}.report.json"
 
     def log(self, job: str) -> Path:
-        """Return the job's log."""
         return self.logs / f"{job}.log"
 
     def storage(self, pipeline: Pipeline, job: str) -> str:

@@ -36,7 +36,6 @@ class Stage(Generic[P]):
 
     @property
     def type(self) -> str:
-        """The plug-in's type."""
         return self.spec.type
 
     def make(self, run: RunValues) -> P:
@@ -72,7 +71,6 @@ class Job:
 
     @property
     def mode(self) -> Mode:
-        """How it runs."""
         return self.spec.mode
 
     @property
@@ -113,7 +111,6 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.spec.name
 
     def configuration(self, job: Job) -> dict[str, str]:

@@ -21,7 +21,6 @@ class RunBounds:
 
     @property
     def given(self) -> bool:
-        """Whether there are any."""
         return self.lower is not None or self.upper is not None
 
 

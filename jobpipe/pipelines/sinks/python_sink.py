@@ -44,7 +44,6 @@ class PythonSink(Sink):
         self._call: Callable[[DataFrame, int], object] | None = None
 
     def imports(self) -> Iterable[str]:
-        """Yield the callback."""
         yield self.options.foreach_batch
 
     def open(self, frame: DataFrame, job: JobContext) -> None:
@@ -58,7 +57,6 @@ class PythonSink(Sink):
         self._call = lambda batch, batch_id: found(batch, batch_id, **options)
 
     def write(self, batch: DataFrame, batch_id: int, job: JobContext) -> None:
-        """Call it."""
         if self._call is None:
             self.open(batch, job)
         assert self._call is not None  # noqa: S101 - open made it

@@ -65,7 +65,6 @@ class JobpipeSink(Sink):
         self._sink: JobPipeSink | None = None
 
     def topics(self) -> Topics:
-        """Return the topic."""
         given: Any = self.options
         return Topics((str(given.topic),))
 

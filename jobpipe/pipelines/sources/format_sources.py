@@ -130,7 +130,6 @@ class FormatSource(Source):
 
     @property
     def _parsed(self) -> bool:
-        """Whether Spark parses texts."""
         return self._file_format in _PARSED
 
     def load_tolerant(self, spark: SparkSession, job: JobContext) -> DataFrame | None:
@@ -381,7 +380,6 @@ class _Endless(FormatSource):
     Options = FormatOptions
 
     def check(self, mode: Mode) -> Iterable[OptionError]:
-        """It is a stream."""
         if mode is Mode.BATCH:
             what = f"source {self.type} never ends, and the job is BATCH"
             yield OptionError("type", what, "leave out execution.runtime-mode")

@@ -31,11 +31,9 @@ class PythonSource(Source):
     options: Options
 
     def imports(self) -> Iterable[str]:
-        """Yield the function."""
         yield self.options.function
 
     def load(self, spark: SparkSession, job: JobContext) -> DataFrame:
-        """Call the function."""
         from pyspark.sql import DataFrame
 
         found: Any = import_object(self.options.function)(spark, **revealed(self.options.options, job.folder))

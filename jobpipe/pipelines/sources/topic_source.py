@@ -79,7 +79,6 @@ class JobpipeSource(Source):
             yield OptionError("readAhead", "a BATCH job has none", "leave it out")
 
     def topics(self) -> Topics:
-        """Return what it subscribes."""
         given: Any = self.options
         return Topics(tuple(given.subscribe or sorted(given.assign or ())), given.subscribePattern)
 

@@ -70,7 +70,6 @@ class SqlTransform(Transform):
         return self.options.query is not None
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Choose, or query."""
         given = self.options
         if given.query is None:
             rows = frame if given.filter is None else frame.where(given.filter)
@@ -131,7 +130,6 @@ class PythonTransform(Transform):
                 yield OptionError("schema", "a function of a DataFrame says the columns itself", "leave it out")
 
     def imports(self) -> Iterable[str]:
-        """Yield the function."""
         given = self.options
         yield from (name for name in (given.function, given.row_function, given.batch_function) if name is not None)
 

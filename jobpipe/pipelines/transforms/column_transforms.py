@@ -147,7 +147,6 @@ class Cast(Transform):
     options: Options
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Cast the columns."""
         spec = self.options.spec
         require_columns(frame, spec, "Cast")
         return replace_columns(frame, {name: column_named(name).cast(_spark_type(kind)) for name, kind in spec.items()})
@@ -225,7 +224,6 @@ class ExtractField(Transform):
     options: Options
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Take the column apart."""
         name = self.options.field
         require_columns(frame, [name], "ExtractField")
         struct = isinstance(frame.schema[name].dataType, StructType)
@@ -249,11 +247,9 @@ class Filter(Transform):
 
     @property
     def may_fail(self) -> bool:
-        """The predicate may."""
         return self.options.predicate is not None
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Drop the rows."""
         dropped = _meant(self.options)
         assert dropped is not None  # noqa: S101 - there is a predicate
         return frame.where(~dropped)
@@ -272,7 +268,6 @@ class Flatten(Transform):
     options: Options
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Flatten the structs."""
         columns = list(self._leaves(frame.schema, ()))
         names = [name for name, _ in columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -302,7 +297,6 @@ class HoistField(Transform):
     options: Options
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Make the struct."""
         return frame.select(sf.struct(*(column_named(name) for name in frame.columns)).alias(self.options.field))
 
 
@@ -351,7 +345,6 @@ class InsertField(Transform):
     options: Options
 
     def check(self, mode: Mode) -> Iterable[OptionError]:
-        """It adds something."""
         given = self.options
         yield from _complaints(given)
         if (given.static_field is None) != (given.static_value is None):
@@ -363,7 +356,6 @@ class InsertField(Transform):
 
     @property
     def may_fail(self) -> bool:
-        """The predicate may."""
         return self.options.predicate is not None
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
@@ -416,11 +408,9 @@ class MaskField(Transform):
 
     @property
     def may_fail(self) -> bool:
-        """The predicate may."""
         return self.options.predicate is not None
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Mask the columns."""
         require_columns(frame, self.options.fields, "MaskField")
         meant = _meant(self.options)
         columns = {}
@@ -467,7 +457,6 @@ class ReplaceField(Transform):
     options: Options
 
     def check(self, mode: Mode) -> Iterable[OptionError]:
-        """It does something."""
         if not self.options.model_fields_set:
             yield OptionError("", "it changes nothing", "give include, exclude or renames")
         renames = self.options.renames or {}
@@ -475,7 +464,6 @@ class ReplaceField(Transform):
             yield OptionError("renames", "two columns get one name", "give each its own")
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Choose and rename."""
         given = self.options
         renames = given.renames or {}
         require_columns(frame, [*(given.include or ()), *(given.exclude or ()), *renames], "ReplaceField")

@@ -58,7 +58,6 @@ class FromJson(Transform):
         return True
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Parse the column."""
         value, is_bad = self._parsed(frame, job)
         said = sf.raise_error(sf.lit(f"FromJson: {self._why}"))
         return replace_columns(frame, {self._target: sf.when(is_bad, said.cast("void")).otherwise(value)})

@@ -158,7 +158,6 @@ class BatchCalls(PythonUdf):
     """Calls a function with each record batch; it returns one, or a table, or None."""
 
     def made(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-        """Call it."""
         import pyarrow as pa
 
         returned = self._function(batch, **self._options)

@@ -86,7 +86,6 @@ class TimestampConverter(Transform):
         return True
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Convert the column."""
         name = self.options.field
         require_columns(frame, [name], "TimestampConverter")
         with _in_utc(frame.sparkSession):
@@ -161,11 +160,9 @@ class Deduplicate(Transform):
 
     @property
     def stateful(self) -> bool:
-        """It keeps keys."""
         return True
 
     def apply(self, frame: DataFrame, job: JobContext) -> DataFrame:
-        """Drop the others."""
         keys = list(self.options.keys)
         require_columns(frame, keys, "deduplicate")
         if self.options.within_watermark and frame.isStreaming:

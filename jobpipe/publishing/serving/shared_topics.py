@@ -44,7 +44,6 @@ class TopicMark:
 
     @property
     def folder(self) -> Path:
-        """Where it is noted."""
         return _marks(self.driver, self.config) / self.topic
 
     def exists(self) -> bool:

@@ -85,5 +85,4 @@ class SpoolServer:
         return True
 
     def close(self) -> None:
-        """Serve it no longer."""
         self._link.close()

@@ -114,7 +114,6 @@ def _struct(path: str, published: StructType, asked: StructType, strict: bool, w
 def _part(
     path: str, published: tuple[DataType, bool], asked: tuple[DataType, bool], strict: bool, words: _Words
 ) -> Iterator[str]:
-    """Compare two (type, nullable)."""
     (one, may_be_null), (other, takes_null) = published, asked
     if isinstance(one, StructType) and isinstance(other, StructType):
         yield from _struct(path, one, other, strict, words)

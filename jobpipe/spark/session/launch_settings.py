@@ -73,7 +73,6 @@ class LaunchSettings:
 
     @property
     def settings(self) -> dict[str, str]:
-        """``spark.jobpipe.*`` of ``conf``."""
         return {key: value for key, value in self.conf.items() if key.startswith(PREFIX)}
 
 

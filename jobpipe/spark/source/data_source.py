@@ -53,7 +53,6 @@ class JobPipeDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format()``."""
         return "jobpipe"
 
     @property

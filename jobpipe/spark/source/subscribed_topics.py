@@ -67,7 +67,6 @@ class SubscribedTopics:
         return self._judge.left_out.get(topic, [])
 
     def close(self) -> None:
-        """Let the name go."""
         if self._finder is not None:
             self._finder.close()
         self.session.close()

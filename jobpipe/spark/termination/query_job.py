@@ -33,7 +33,6 @@ class QueryJob:
 
     @property
     def active(self) -> bool:
-        """Whether the query runs."""
         return self._query.isActive
 
     def at_end(self) -> bool:

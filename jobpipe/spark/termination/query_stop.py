@@ -229,7 +229,6 @@ class GracefulStop:
         stopping.join(seconds)
 
     def now(self) -> None:
-        """Stop the query."""
         _ending.discard(self._id)
         try:
             self._query.stop()

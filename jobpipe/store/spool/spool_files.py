@@ -249,7 +249,6 @@ class Reserve:
         return self._taken
 
     def release(self) -> None:
-        """Give the room back."""
         self._taken = False
         with contextlib.suppress(OSError):
             self._path.unlink()

@@ -81,7 +81,6 @@ class Subscriptions:
         return Counter({row["owner"]: row["names"] for row in rows})
 
     def all(self) -> list[StoredSubscription]:
-        """Return them, by name."""
         at = functools.cache(self._batches.at)  # most stand at the same few places
         return [self._one(row, at) for row in self._db.all("SELECT * FROM subscriptions ORDER BY name")]
 

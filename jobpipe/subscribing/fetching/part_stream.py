@@ -114,7 +114,6 @@ class BytesSource:
             raise RemoteProtocolError("a part holds more bytes than its record batches")
 
     def close(self) -> None:
-        """Nothing to close."""
         self.closed = True
 
     def readable(self) -> bool:

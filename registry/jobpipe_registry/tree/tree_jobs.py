@@ -321,7 +321,6 @@ class TreeJobs(Jobs):
         self._nodes.unlisten(self._notify)
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 

@@ -32,7 +32,6 @@ class KazooLog(logging.LoggerAdapter[logging.Logger]):
         self._logged_at: dict[str, float] = {}  # by kazoo's own format strings, which are few
 
     def connected(self) -> None:
-        """Note the first connection."""
         self._connected = True
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
