@@ -74,10 +74,10 @@ class Watched:
 
 @contextmanager
 def host_server(config: Config, folder: Path) -> Iterator[int]:
-    """Run ``jobpipe host-server``; yield its process id."""
+    """Run ``jobpipe server host``; yield its process id."""
     file = folder.with_suffix(".yaml")
     file.write_text(json.dumps(dataclasses.replace(config, hostserver_dir=folder).to_dict()))
-    command = [sys.executable, "-m", "jobpipe.cli.main", "--config", str(file), "host-server"]
+    command = [sys.executable, "-m", "jobpipe.cli.main", "--config", str(file), "server", "host"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None

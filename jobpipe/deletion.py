@@ -97,7 +97,7 @@ class Deleter:
         who = " by a publisher whose record cannot be read" if place is None else ""
         who = who if owner is None else f" by {owner.name!r} on {owner.host}, coordinator pid {owner.pid}"
         raise TopicOwned(
-            f"topic {topic!r} is served{where}{who}: end its publisher, or `jobpipe serve`, first. If it "
+            f"topic {topic!r} is served{where}{who}: end its publisher, or `jobpipe topics serve`, first. If it "
             f"was killed, it stays registered for up to {self._config.registry_session_timeout:g} s, and is served for "
             f"jobpipe.coordinator.linger ({self._config.linger:g} s)",
             topic=topic,
@@ -139,7 +139,7 @@ class Deleter:
         if spool.unread and not unread:
             names = ", ".join(f"{name} ({count} batches)" for name, count in sorted(spool.unread.items()))
             raise DataLoss(
-                f"topic {topic!r} has not been fully read by {names}: `jobpipe serve {topic}` lets them "
+                f"topic {topic!r} has not been fully read by {names}: `jobpipe topics serve {topic}` lets them "
                 "continue, --unread deletes it anyway",
                 topic=topic,
                 unread=spool.unread,
@@ -147,8 +147,8 @@ class Deleter:
         if spool.held and not unread:
             names = ", ".join(f"{name} ({count} batches)" for name, count in sorted(spool.held.items()))
             raise DataLoss(
-                f"topic {topic!r} is kept for scheduled jobs by the holds {names}: `jobpipe serve {topic}` lets them "
-                "run, --unread deletes it anyway",
+                f"topic {topic!r} is kept for scheduled jobs by the holds {names}: `jobpipe topics serve {topic}` lets "
+                "them run, --unread deletes it anyway",
                 topic=topic,
                 held=spool.held,
             )

@@ -117,7 +117,7 @@ def test_the_unit_starts_the_host_server() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(UNIT)
-    assert unit["Service"]["ExecStart"].endswith("/jobpipe host-server")
+    assert unit["Service"]["ExecStart"].endswith("/jobpipe server host")
     assert (unit["Service"]["KillSignal"], unit["Service"]["Restart"]) == ("SIGTERM", "always")
     assert unit["Install"]["WantedBy"] == "multi-user.target"
 

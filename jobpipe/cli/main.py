@@ -11,38 +11,17 @@ from typing import Any
 import click
 
 import jobpipe
+from jobpipe.cli.command_tree import HEADINGS, MOVED, CommandGroup
 from jobpipe.cli.common.broken_pipe import drop_output
 from jobpipe.cli.common.command_context import Settings, pass_settings
 from jobpipe.cli.common.exit_codes import EXIT_CODES, Exit, exit_of
 from jobpipe.cli.common.output import printable
-from jobpipe.cli.doctor.doctor_command import doctor
-from jobpipe.cli.operate.certs_command import certs
-from jobpipe.cli.operate.config_command import config
-from jobpipe.cli.operate.host_server_command import host_server
-from jobpipe.cli.operate.registry_command import registry
-from jobpipe.cli.operate.serve_command import serve
-from jobpipe.cli.operate.server_command import server
-from jobpipe.cli.pipeline.pipeline_command import pipeline
-from jobpipe.cli.pipeline.plugins_command import plugins
-from jobpipe.cli.pipeline.run_command import run
-from jobpipe.cli.pipeline.schedule_command import schedule
-from jobpipe.cli.pipeline.submit_command import COMMANDS as PIPELINE_COMMANDS
-from jobpipe.cli.topics.dead_letters_command import dead_letters
-from jobpipe.cli.topics.describe_command import describe
-from jobpipe.cli.topics.flow_command import flow
-from jobpipe.cli.topics.holds_command import holds
-from jobpipe.cli.topics.lag_command import lag
-from jobpipe.cli.topics.leases_command import leases
-from jobpipe.cli.topics.replay_command import replay
-from jobpipe.cli.topics.subscriptions_command import subscriptions
-from jobpipe.cli.topics.tail_command import tail
-from jobpipe.cli.topics.topics_command import topics
 from jobpipe.errors import JobpipeError
 from jobpipe.spark.session.supported_versions import of_pyarrow
 
 
-class _Program(click.Group):
-    """A group that turns every outcome into one message and one exit code."""
+class _Program(CommandGroup):
+    """The program: it turns every outcome into one message and one exit code, and knows old names of commands."""
 
     def main(
         self,
@@ -76,6 +55,38 @@ class _Program(click.Group):
             _report_error(error, str(error), settings)
             code = Exit.UNHEALTHY
         sys.exit(code if isinstance(code, int) else Exit.OK)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command, also by the name that it had before 0.1."""
+        found: click.Command | None = None
+        for word in MOVED.get(name, name).split():
+            group: click.Command = self if found is None else found
+            assert isinstance(group, click.Group)  # noqa: S101 - all but the last word of MOVED are groups
+            found = super().get_command(ctx, word) if group is self else group.get_command(ctx, word)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, and say where one of an old name is now."""
+        if args[0] in MOVED and not ctx.resilient_parsing:
+            place = MOVED[args[0]]
+            click.echo(f"jobpipe: `jobpipe {args[0]}` is `jobpipe {place}` now; the old name goes with 0.2", err=True)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by what one does with them."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, words in HEADINGS.items():
+            with formatter.section(heading):
+                commands = [(word, self.get_command(ctx, word)) for word in words]
+                formatter.write_dl(
+                    [
+                        (word.ljust(width), command.get_short_help_str(formatter.width - 6 - width))
+                        for word, command in commands
+                        if command is not None
+                    ]
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; when the reader of our output is gone, end as if all of it had been read."""
@@ -114,37 +125,9 @@ def cli(settings: Settings, file: str | None, verbose: int) -> None:
     logging.getLogger("kazoo").setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
-for command in (
-    topics,
-    describe,
-    lag,
-    subscriptions,
-    flow,
-    holds,
-    leases,
-    tail,
-    dead_letters,
-    replay,
-    serve,
-    host_server,
-    pipeline,
-    run,
-    server,
-    plugins,
-    schedule,
-    registry,
-    config,
-    certs,
-    doctor,
-):
-    cli.add_command(command)
-for command in PIPELINE_COMMANDS:
-    pipeline.add_command(command)
-
-
 def main() -> None:
     """Run the program."""
-    cli()
+    cli(prog_name="jobpipe")
 
 
 if __name__ == "__main__":

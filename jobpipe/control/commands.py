@@ -317,7 +317,7 @@ class PipelineCommands:
             (row,) = self.jobs(pipeline, job)
             if row.scheduled:
                 raise ControlConflict(
-                    f"the runs of job {pipeline}.{job} are made by its schedule; `jobpipe schedule backfill` runs a "
+                    f"the runs of job {pipeline}.{job} are made by its schedule; `jobpipe schedules backfill` runs a "
                     "range",
                     pipeline=pipeline,
                     job=job,
@@ -494,10 +494,10 @@ def _is_of(submission: Submission, stored: DefinitionRow | None) -> bool:
 
 def _made_by_others(job: JobRow) -> ControlConflict:
     name = f"{job.pipeline}/{job.name}"
-    how = f"`jobpipe run list {name}` shows them, and `jobpipe run retry RUN` repeats one"
+    how = f"`jobpipe runs list {name}` shows them, and `jobpipe runs retry RUN` repeats one"
     said = f"the runs of job {job.pipeline}.{job.name} are made by its schedule: {how}"
     if not job.scheduled:
-        said = f"job {job.pipeline}.{job.name} runs over ranges: `jobpipe run start {name}` begins one"
+        said = f"job {job.pipeline}.{job.name} runs over ranges: `jobpipe runs start {name}` begins one"
     return ControlConflict(said, pipeline=job.pipeline, job=job.name)
 
 

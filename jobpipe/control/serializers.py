@@ -110,7 +110,7 @@ class Serializers:
     def _detail(self, job: JobRow, run: RunRow | None) -> str:
         """Return what is to be said of a job: of one that was restarted, for a while why."""
         if run is None and job.on_demand:
-            return f"it runs over a range: jobpipe run start {job.pipeline}/{job.name} --lower LOWER --upper UPPER"
+            return f"it runs over a range: jobpipe runs start {job.pipeline}/{job.name} --lower LOWER --upper UPPER"
         if run is None or run.detail or run.state is not JobState.RUNNING:
             return "" if run is None else run.detail
         attempts = self._store.attempts(run.id, 2)

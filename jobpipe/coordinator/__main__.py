@@ -1,4 +1,4 @@
-"""``python -m jobpipe.coordinator``: the coordinator process, started by a publisher or by ``jobpipe serve``."""
+"""``python -m jobpipe.coordinator``: the coordinator process, started by a publisher or by ``jobpipe topics serve``."""
 
 from __future__ import annotations
 

@@ -176,8 +176,8 @@ def _known(topic: str, directory: Path, found: CatalogEpochs | None, epoch: int 
     if found is None and epoch is None:
         raise ConfigError(
             f"topic {topic!r}: {directory} holds no catalog, so its epoch is not known here. Run this on the host of "
-            "the spool; or give --epoch, the highest that `jobpipe describe` or a publisher's log ever showed; if the "
-            "spool is lost for good, --epoch 0",
+            "the spool; or give --epoch, the highest that `jobpipe topics describe` or a publisher's log ever showed; "
+            "if the spool is lost for good, --epoch 0",
             topic=topic,
             file=str(directory),
         )

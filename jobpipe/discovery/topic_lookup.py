@@ -176,7 +176,7 @@ class TopicLocator:
         where = f"from {place_of_spool}" if place_of_spool.exists() else "on the host of its spool"
         return (
             f"no publisher is registered now, the last one had epoch {epoch}; start it again, or serve its "
-            f"sealed batches with `jobpipe serve {topic}`, {where}"
+            f"sealed batches with `jobpipe topics serve {topic}`, {where}"
         )
 
     def wait(self, topic: str, timeout: float) -> Location:

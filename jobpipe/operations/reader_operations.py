@@ -46,7 +46,7 @@ MAX_FITTING = 10_000  # schemas that a query says it can read
 
 LeaseSecret = Annotated[str, SecretText(32)]  # random: 128 bits in hex digits
 LeaseName = Annotated[
-    str, Text(64, 1, pattern="[A-Za-z0-9._-]*", words="a lease's name, as `jobpipe leases list` has it")
+    str, Text(64, 1, pattern="[A-Za-z0-9._-]*", words="a lease's name, as `jobpipe topics leases list` has it")
 ]
 
 

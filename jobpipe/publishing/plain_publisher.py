@@ -138,7 +138,7 @@ class PlainPublisher:
             return sealed
 
     def status(self) -> dict[str, Any]:
-        """Return the coordinator's status of the topic, as ``jobpipe describe --json`` shows it."""
+        """Return the coordinator's status of the topic, as ``jobpipe topics describe --json`` shows it."""
         return self._publisher.status()
 
     def drain(self, timeout: float | None = None) -> None:

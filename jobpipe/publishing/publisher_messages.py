@@ -53,7 +53,7 @@ def closing_warning(topic: str, reply: CloseReply, config: Config) -> str | None
     lagging = reply.lagging
     if lagging is None or not reply.kept:
         return None
-    longer = f"`jobpipe serve {topic}` on this host"
+    longer = f"`jobpipe topics serve {topic}` on this host"
     slow = {name: count for name, count in lagging.items() if count}
     if slow:
         names = ", ".join(f"{name} ({slow[name]} batches)" for name in sorted(slow)[:_NAMED])

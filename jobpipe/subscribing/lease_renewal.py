@@ -54,7 +54,7 @@ class HeldLease:
 
     @property
     def name(self) -> str:
-        """What others may know it by, and what `jobpipe leases list` shows."""
+        """What others may know it by, and what `jobpipe topics leases list` shows."""
         return lease_name(self.secret)
 
     def request(self) -> LeaseRequest:

@@ -16,7 +16,7 @@ from tests.bus.kit import PATIENCE
 
 
 class HostServer:
-    """The program ``jobpipe host-server`` with a folder of its own."""
+    """The program ``jobpipe server host`` with a folder of its own."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class HostServer:
     def start(self) -> None:
         """Start it, and wait until it can be found."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "jobpipe.cli.main", "--config", str(self.file), "host-server"],
+            [sys.executable, "-m", "jobpipe.cli.main", "--config", str(self.file), "server", "host"],
             stdout=subprocess.PIPE,
             text=True,
         )

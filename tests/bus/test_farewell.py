@@ -32,7 +32,7 @@ def test_who_is_waited_for_is_named(bus: Bus, caplog: pytest.LogCaptureFixture, 
     assert f"billing ({3 + final} batches)" in text
     linger = bus.config().linger
     assert f"none of them has advanced for {linger:g} s (jobpipe.coordinator.linger)" in text
-    assert f"`jobpipe serve {bus.topic}` on this host serves it longer" in text
+    assert f"`jobpipe topics serve {bus.topic}` on this host serves it longer" in text
 
 
 def test_nobody_is_waited_for(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
@@ -42,7 +42,7 @@ def test_nobody_is_waited_for(bus: Bus, caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING, LINES):
         publisher.close()
     (record,) = [entry for entry in caplog.records if entry.name == LINES]
-    for part in ("no longer served", str(bus.config().spool_dir / bus.topic), f"`jobpipe serve {bus.topic}`"):
+    for part in ("no longer served", str(bus.config().spool_dir / bus.topic), f"`jobpipe topics serve {bus.topic}`"):
         assert part in record.getMessage()
     on_page(record.getMessage(), "topic …: closed, and")
 

@@ -104,7 +104,7 @@ def test_a_full_spool_names_the_hold_and_goes_on_after_its_time(bus: Bus) -> Non
         with pytest.raises(SpoolFull, match=r"hold 'nightly\.audit' of .* keeps batches from offset 0 on") as caught:
             fill()
         on_page(caught.value, "SpoolFull: topic '…': no room within … s: the spool is full (… bytes); hold")
-        words = ("until a scheduled job has read them", " UTC at the latest", "jobpipe holds drop", f"of {owner} keeps")
+        words = ("until a scheduled job has read them", " UTC at the latest", "topics holds drop", f"of {owner} keeps")
         assert [word for word in words if word not in str(caught.value)] == []
         assert publisher.status()["head"] == 4
         publisher.close()
@@ -125,19 +125,20 @@ def test_a_full_spool_names_the_hold_and_goes_on_after_its_time(bus: Bus) -> Non
 @pytest.mark.slow
 def test_the_command_lists_and_drops_holds(bus: Bus, command: Callable[..., Result]) -> None:
     publish(bus.publisher(), NumberedRows(bus.topic), bus.journal, range(2))
-    assert command("holds", "list", bus.topic).output.strip() == "no holds"
+    assert command("topics", "holds", "list", bus.topic).output.strip() == "no holds"
     with Admin(bus.config()) as admin:
         admin.hold(bus.topic, "nightly.audit", "earliest")
     for words in (("holds", "list"), ("describe",)):
-        told = command(*words, bus.topic).output
+        told = command("topics", *words, bus.topic).output
         assert "nightly.audit" in told, told
         assert "ENDS IN" in told
-    assert json.loads(command("holds", "list", bus.topic, "--json").output)[0]["offset"] == 0
+    assert json.loads(command("topics", "holds", "list", bus.topic, "--json").output)[0]["offset"] == 0
     assert (
-        "would drop hold nightly.audit of" in command("holds", "drop", bus.topic, "nightly.audit", "--dry-run").output
+        "would drop hold nightly.audit of"
+        in command("topics", "holds", "drop", bus.topic, "nightly.audit", "--dry-run").output
     )
-    assert json.loads(command("holds", "drop", bus.topic, "nightly.audit", "--json").output)["lost"] == 0
-    again = command("holds", "drop", bus.topic, "nightly.audit")
+    assert json.loads(command("topics", "holds", "drop", bus.topic, "nightly.audit", "--json").output)["lost"] == 0
+    again = command("topics", "holds", "drop", bus.topic, "nightly.audit")
     assert again.exit_code == 1
     assert "has no hold 'nightly.audit'" in again.output
 
@@ -208,7 +209,7 @@ def test_the_command_requires_names(bus: Bus, command: Callable[..., Result]) ->
 
 @pytest.mark.slow
 def test_what_is_asked_of_a_topic_that_is_away_can_be_asked_later(own_bus: Bus) -> None:
-    """A caller queues it on a typed error; `jobpipe serve` on the host of the spool lets an administrator do it."""
+    """A caller queues it on a typed error; `topics serve` on the host of the spool lets an administrator do it."""
     topic = own_bus.topic
     publisher = own_bus.publisher(required_subscribers=["billing"])
     publish(publisher, NumberedRows(topic), own_bus.journal, range(3))
@@ -226,7 +227,7 @@ def test_what_is_asked_of_a_topic_that_is_away_can_be_asked_later(own_bus: Bus) 
             with pytest.raises(TopicAway, match="is not served: no publisher is registered now") as caught:
                 work()
             assert isinstance(caught.value, AWAY)
-            assert f"jobpipe serve {topic}" in str(caught.value)
+            assert f"jobpipe topics serve {topic}" in str(caught.value)
         with pytest.raises(TopicNotFound) as never:
             admin.drop("nobody-published-this", "billing")
         assert not isinstance(never.value, AWAY)

@@ -416,7 +416,7 @@ def test_one_server_a_folder(place: Place, tmp_path: Path, configure: Callable[.
     """The second one says so and ends; SIGTERM ends the first with 0, and its announcement is gone (case 42)."""
     file = tmp_path / "a.yaml"
     done = subprocess.run(
-        [sys.executable, "-m", "jobpipe.cli.main", "--config", str(file), "host-server"],
+        [sys.executable, "-m", "jobpipe.cli.main", "--config", str(file), "server", "host"],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

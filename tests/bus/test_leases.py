@@ -108,7 +108,7 @@ def test_a_full_spool_names_the_lease(own_bus: Bus) -> None:
         take(link, "holding", 0, 1)
         with pytest.raises(SpoolFull, match=rf"lease {name('holding')} of .* keeps batches from offset 0 on") as caught:
             fill()
-        assert "jobpipe leases drop" in str(caught.value)
+        assert "jobpipe topics leases drop" in str(caught.value)
 
 
 @pytest.mark.slow

@@ -96,16 +96,21 @@ def test_topics(run: Run, file: str, topic: str, publisher: Publisher) -> None:
 
 
 def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    run("topics", "tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
     publish(publisher, 3)
-    status = json.loads(run("describe", topic, "--json", file=file).stdout)
+    status = json.loads(run("topics", "describe", topic, "--json", file=file).stdout)
     assert set(status) >= STATUS_KEYS
     assert (status["topic"], status["publisher"], status["parallelism"]) == (topic, "shop", 2)
     assert (status["head"], status["tail"], status["rows"], status["ended"]) == (4, 0, 16, False)
     (line,) = status["subscriptions"]
     assert set(line) >= SUBSCRIPTION_KEYS
-    assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == ("billing", 3, 1, 4)
-    text = run("describe", topic, file=file).stdout
+    assert (line["name"], line["position"], line["lag"]["batches"], line["lag"]["rows"]) == (
+        "billing",
+        3,
+        1,
+        4,
+    )
+    text = run("topics", "describe", topic, file=file).stdout
     assert "published last  publisher query, batch 3, offset 4" in text  # U2
     facts, *_, table = text.split("\n\n")
     assert dict(line.split("  ", 1) for line in facts.splitlines())["topic"].strip() == topic
@@ -116,9 +121,9 @@ def test_describe(run: Run, file: str, topic: str, publisher: Publisher) -> None
 
 
 def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    run("topics", "tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
     publish(publisher, 3)
-    (line,) = json.loads(run("lag", topic, "--json", file=file).stdout)
+    (line,) = json.loads(run("topics", "lag", topic, "--json", file=file).stdout)
     assert (line["topic"], line["name"], line["state"], line["position"], line["head"]) == (
         *(topic, "billing", "absent"),
         *(3, 4),
@@ -126,7 +131,7 @@ def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     assert (line["lag"]["batches"], line["lag"]["rows"]) == (1, 4)
     assert line["lag"]["bytes"] > 0
     assert set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS
-    header, row = run("lag", topic, file=file).stdout.splitlines()
+    header, row = run("topics", "lag", topic, file=file).stdout.splitlines()
     assert header.split()[:3] == ["TOPIC", "SUBSCRIPTION", "STATE"]
     assert re.search(rf" 3 \(epoch {publisher.epoch}\) +4 +1 +4 ", row)  # position, head, batches, rows
 
@@ -134,16 +139,16 @@ def test_lag(run: Run, file: str, topic: str, publisher: Publisher) -> None:
 def test_lag_of_a_live_reader(run: Run, file: str, topic: str, publisher: Publisher, config: Config) -> None:
     with subscribe(topic, name="billing", starting="earliest", config=config) as live:
         live.position()
-        (line,) = json.loads(run("lag", topic, "--json", file=file).stdout)
+        (line,) = json.loads(run("topics", "lag", topic, "--json", file=file).stdout)
         assert (line["state"], line["reconnects"], line["where"]["pid"]) == ("connected", 0, os.getpid())
-        assert "connected for " in run("lag", topic, file=file).stdout
+        assert "connected for " in run("topics", "lag", topic, file=file).stdout
 
 
 def test_subscriptions_list(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     none = run("subscriptions", "list", topic, file=file)
     assert (none.exit_code, none.stdout) == (0, "no subscriptions\n")
     for name in ("billing", "audit"):
-        run("tail", topic, "--name", name, "--from", "earliest", "--timeout", "0", file=file)
+        run("topics", "tail", topic, "--name", name, "--from", "earliest", "--timeout", "0", file=file)
     lines = json.loads(run("subscriptions", "list", topic, "--json", file=file).stdout)
     assert {line["name"]: line["position"] for line in lines} == {"billing": 3, "audit": 3}
     assert all(set(line) == TOPIC_KEYS | SUBSCRIPTION_KEYS for line in lines)
@@ -155,7 +160,7 @@ def test_subscriptions_list(run: Run, file: str, topic: str, publisher: Publishe
 # -- nobody publishes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["describe"], ["lag"], ["subscriptions", "list"]])
+@pytest.mark.parametrize("command", [["topics", "describe"], ["topics", "lag"], ["subscriptions", "list"]])
 def test_a_topic_never_heard_of(run: Run, file: str, config: Config, publisher: Publisher, command: list[str]) -> None:
     result = run(*command, "nosuch", file=file)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -168,16 +173,18 @@ def test_a_topic_whose_publisher_is_gone(run: Run, file: str, topic: str, config
     publisher.close()
     end_coordinators()
     until_gone(config, topic)
-    for command in (["describe", topic], ["lag", topic]):
+    for command in (["topics", "describe", topic], ["topics", "lag", topic]):
         result = run(*command, file=file)
         assert (result.exit_code, result.stdout) == (1, "")
         for part in (
             f"the last one had epoch {publisher.epoch}",
-            f"`jobpipe serve {topic}`",
+            f"`jobpipe topics serve {topic}`",
             str(config.spool_dir / topic),
         ):
             assert part in result.stderr
-    assert f"the last one had epoch {publisher.epoch}" in run("tail", topic, "--timeout", "0", file=file).stderr
+    assert (
+        f"the last one had epoch {publisher.epoch}" in run("topics", "tail", topic, "--timeout", "0", file=file).stderr
+    )
 
 
 @pytest.mark.slow
@@ -185,29 +192,29 @@ def test_a_closed_topic_that_is_served(
     run: Run, start: Start, file: str, topic: str, config: Config, publisher: Publisher
 ) -> None:
     """Its coordinator goes on until all have read: every command says that nobody publishes, and who did last."""
-    run("tail", topic, "--name", "billing", "--from", "earliest", "--limit", "1", file=file)
+    run("topics", "tail", topic, "--name", "billing", "--from", "earliest", "--limit", "1", file=file)
     publisher.close()
     gone = f"no publisher now; the last one was shop, epoch {publisher.epoch}"
-    assert gone in run("describe", topic, file=file).stdout
-    for command in (["lag", topic], ["subscriptions", "list", topic]):
+    assert gone in run("topics", "describe", topic, file=file).stdout
+    for command in (["topics", "lag", topic], ["subscriptions", "list", topic]):
         result = run(*command, file=file)
         assert gone in result.stderr
         assert "billing" in result.stdout
-    program = start("tail", topic, "--from", "earliest", "--limit", "12", "--json", file=file)
+    program = start("topics", "tail", topic, "--from", "earliest", "--limit", "12", "--json", file=file)
     code, out, err = program.end()
     assert (code, len(numbers(out))) == (0, 12)
     assert gone in err
 
 
 def test_an_ended_topic(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    run("tail", topic, "--name", "billing", "--from", "earliest", "--limit", "1", file=file)
+    run("topics", "tail", topic, "--name", "billing", "--from", "earliest", "--limit", "1", file=file)
     publisher.close(final=True)
-    assert "none, the topic has ended; the last one was shop" in run("describe", topic, file=file).stdout
+    assert "none, the topic has ended; the last one was shop" in run("topics", "describe", topic, file=file).stdout
 
 
 def test_seek(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     tail = ("tail", topic, "--name", "billing", "--from", "committed", "--timeout", "0", "--json")
-    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    run("topics", "tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
     dry = run("subscriptions", "seek", topic, "billing", "--to", "1", "--dry-run", "--json", file=file)
     assert json.loads(dry.stdout) == {"name": "billing", "from": 3, "to": 1, "dry_run": True}
     assert numbers(run(*tail, file=file).stdout) == []
@@ -236,7 +243,7 @@ def test_tail_from_an_offset_and_from_a_time(run: Run, file: str, topic: str, pu
 
 
 def test_drop(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    run("tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
+    run("topics", "tail", topic, "--name", "billing", "--from", "earliest", "--timeout", "0", file=file)
     assert run("subscriptions", "drop", topic, "billing", "--dry-run", file=file).exit_code == 0
     assert len(publisher.status()["subscriptions"]) == 1
     assert run("subscriptions", "drop", topic, "billing", file=file).exit_code == 0
@@ -257,7 +264,10 @@ def test_a_live_subscription_is_not_moved(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["describe", "nosuch"], ["tail", "nosuch", "--timeout", "0"], ["serve", "nosuch"]])
+@pytest.mark.parametrize(
+    "command",
+    [["topics", "describe", "nosuch"], ["topics", "tail", "nosuch", "--timeout", "0"], ["topics", "serve", "nosuch"]],
+)
 def test_a_topic_that_is_not_there_is_1(run: Run, file: str, publisher: Publisher, command: list[str]) -> None:
     result = run(*command, file=file)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -269,11 +279,11 @@ def test_a_dead_coordinator_is_3(run: Run, file: str, topic: str, publisher: Pub
     """Its registration outlives it for the length of its session."""
     os.kill(publisher.coordinator.process.pid, signal.SIGKILL)
     publisher.coordinator.process.wait(DEADLINE)
-    assert run("describe", topic, file=file).exit_code == 3
+    assert run("topics", "describe", topic, file=file).exit_code == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["describe"], ["tail", "--timeout", "0"]])
+@pytest.mark.parametrize("command", [["topics", "describe"], ["topics", "tail", "--timeout", "0"]])
 def test_foreign_certificates_are_4(
     run: Run,
     write: Callable[..., str],
@@ -294,30 +304,30 @@ def test_foreign_certificates_are_4(
 
 
 def test_tail_reads_batch_after_batch(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    result = run("tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
+    result = run("topics", "tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
     assert result.exit_code == 0
     assert numbers(result.stdout) == list(range(12))
 
 
 def test_tail_as_table(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    result = run("tail", topic, "--from", "earliest", "--timeout", "0", "--limit", "4", file=file)
+    result = run("topics", "tail", topic, "--from", "earliest", "--timeout", "0", "--limit", "4", file=file)
     assert result.stdout.splitlines() == ["n  text", "0  a", "1  null", "2  c", "3  d"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 12])
 def test_tail_ends_at_the_limit(run: Run, file: str, topic: str, publisher: Publisher, limit: int) -> None:
-    result = run("tail", topic, "--from", "earliest", "--limit", str(limit), "--json", file=file)
+    result = run("topics", "tail", topic, "--from", "earliest", "--limit", str(limit), "--json", file=file)
     assert numbers(result.stdout) == list(range(limit))
 
 
 def test_tail_leaves_no_trace(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    run("tail", topic, "--from", "earliest", "--limit", "5", file=file)
-    assert json.loads(run("describe", topic, "--json", file=file).stdout)["subscriptions"] == []
+    run("topics", "tail", topic, "--from", "earliest", "--limit", "5", file=file)
+    assert json.loads(run("topics", "describe", topic, "--json", file=file).stdout)["subscriptions"] == []
 
 
 @pytest.mark.slow
 def test_tail_follows_to_the_end_mark(start: Start, file: str, topic: str, publisher: Publisher) -> None:
-    program = start("tail", topic, "--from", "earliest", "--json", file=file)
+    program = start("topics", "tail", topic, "--from", "earliest", "--json", file=file)
     assert [json.loads(program.line())["n"] for _ in range(12)] == list(range(12))
     publish(publisher, 3)
     assert [json.loads(program.line())["n"] for _ in range(4)] == [12, 13, 14, 15]
@@ -327,14 +337,14 @@ def test_tail_follows_to_the_end_mark(start: Start, file: str, topic: str, publi
 
 def test_tail_of_what_comes(run: Run, file: str, topic: str, publisher: Publisher) -> None:
     """``latest`` is the default: nothing that is there already."""
-    assert run("tail", topic, "--timeout", "0.2", file=file).stdout == ""
+    assert run("topics", "tail", topic, "--timeout", "0.2", file=file).stdout == ""
 
 
 @pytest.mark.slow
 def test_tail_follows_a_publisher_that_returns(
     start: Start, file: str, topic: str, config: Config, publisher: Publisher
 ) -> None:
-    program = start("tail", topic, "--from", "earliest", "--json", file=file)
+    program = start("topics", "tail", topic, "--from", "earliest", "--json", file=file)
     assert [json.loads(program.line())["n"] for _ in range(12)] == list(range(12))
     publisher.close()
     end_coordinators()
@@ -347,7 +357,7 @@ def test_tail_follows_a_publisher_that_returns(
 
 @pytest.mark.slow
 def test_tail_waits_for_its_publisher(start: Start, file: str, config: Config, topic: str) -> None:
-    program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", file=file)
+    program = start("topics", "tail", topic, "--from", "earliest", "--limit", "4", "--json", file=file)
     publisher = Publisher(topic, config=config, parallelism=2)
     publish(publisher, 0)
     assert numbers(program.end()[1]) == [0, 1, 2, 3]
@@ -358,7 +368,7 @@ def test_tail_waits_for_its_publisher(start: Start, file: str, config: Config, t
 @pytest.mark.parametrize("options", [[], ["--name", "me"]])
 def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, topic: str, options: list[str]) -> None:
     """On standard error, after two seconds; its rows are not disturbed."""
-    program = start("tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
+    program = start("topics", "tail", topic, "--from", "earliest", "--limit", "4", "--json", *options, file=file)
     assert program.process.stderr is not None
     notice = program.process.stderr.readline()
     on_page(notice, "topic '…': waiting")
@@ -372,23 +382,23 @@ def test_tail_says_what_it_waits_for(start: Start, file: str, config: Config, to
 
 
 def test_tail_with_a_name_is_a_subscription(run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    first = run("tail", topic, "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file)
+    first = run("topics", "tail", topic, "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file)
     assert len(numbers(first.stdout)) == 12
     publish(publisher, 3)
-    second = run("tail", topic, "--name", "me", "--timeout", "0", "--json", file=file)
+    second = run("topics", "tail", topic, "--name", "me", "--timeout", "0", "--json", file=file)
     assert numbers(second.stdout) == [12, 13, 14, 15]
-    assert run("tail", topic, "--name", "me", "--timeout", "0", file=file).stdout == ""
+    assert run("topics", "tail", topic, "--name", "me", "--timeout", "0", file=file).stdout == ""
 
 
 @pytest.mark.slow
 def test_tail_refuses_a_name_in_use(start: Start, run: Run, file: str, topic: str, publisher: Publisher) -> None:
-    holder = start("tail", topic, "--name", "me", "--from", "earliest", file=file)
+    holder = start("topics", "tail", topic, "--name", "me", "--from", "earliest", file=file)
     assert holder.line() == "n  text\n"
-    assert run("tail", topic, "--name", "me", "--timeout", "0", file=file).exit_code == 1
+    assert run("topics", "tail", topic, "--name", "me", "--timeout", "0", file=file).exit_code == 1
 
 
 def test_committed_needs_a_name(run: Run, file: str) -> None:
-    assert run("tail", "orders", "--from", "committed", file=file).exit_code == 2
+    assert run("topics", "tail", "orders", "--from", "committed", file=file).exit_code == 2
 
 
 @pytest.mark.slow
@@ -396,8 +406,8 @@ def test_committed_needs_a_name(run: Run, file: str) -> None:
 def test_tail_ends_silently_with_its_reader(
     start: Start, file: str, topic: str, publisher: Publisher, options: list[str]
 ) -> None:
-    """``jobpipe tail orders | head -1``, while nothing new comes."""
-    program = start("tail", topic, "--from", "earliest", *options, file=file)
+    """``jobpipe topics tail orders | head -1``, while nothing new comes."""
+    program = start("topics", "tail", topic, "--from", "earliest", *options, file=file)
     assert program.line() == "n  text\n"
     program.out.close()
     assert program.process.wait(DEADLINE) == 0
@@ -408,7 +418,7 @@ def test_tail_ends_silently_with_its_reader(
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--name", "me"]])
 def test_ctrl_c_ends_tail(start: Start, file: str, topic: str, publisher: Publisher, options: list[str]) -> None:
-    program = start("tail", topic, "--from", "earliest", *options, file=file)
+    program = start("topics", "tail", topic, "--from", "earliest", *options, file=file)
     assert program.line() == "n  text\n"
     program.process.send_signal(signal.SIGINT)
     code, _, err = program.end()

@@ -88,7 +88,7 @@ def dead(config: Config, source: Publisher) -> Iterator[Publisher]:
 
 def rows(run: Run, file: str, topic: str = "orders") -> list[tuple[int, str | None]]:
     """Return the rows of a topic."""
-    result = run("tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
+    result = run("topics", "tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
     assert result.exit_code == 0, result.output
     return [(row["id"], row["amount"]) for row in map(json.loads, result.stdout.splitlines())]
 

@@ -1,4 +1,4 @@
-"""``jobpipe flow status`` and ``reset``, and the flows in ``describe``, against real flow jobs."""
+"""``jobpipe topics flows status`` and ``reset``, and the flows in ``describe``, against real flow jobs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def until_done(flow: Flow, offset: int) -> None:
 def test_status(run: Run, file: str, config: Config, name: str, orders: jobpipe.PlainPublisher) -> None:
     with start(config, name, found=f"{name}-found") as flow:
         until_done(flow, 4)
-        (line,) = json.loads(run("flow", "status", name, "--json", file=file).stdout)
+        (line,) = json.loads(run("topics", "flows", "status", name, "--json", file=file).stdout)
         assert set(line) == FLOW_KEYS
         assert (line["flow"], line["source"], line["publishes"]) == (name, f"{name}-orders", f"{name}-found")
         assert (line["state"], line["head"]) == ("connected", 4)
@@ -103,7 +103,7 @@ def test_status(run: Run, file: str, config: Config, name: str, orders: jobpipe.
         assert [(cursor["partition"], cursor["offset"], cursor["lag"]) for cursor in line["cursors"]] == [
             *((0, 4, 0), (1, 4, 0)),
         ]
-        header, *rows = run("flow", "status", name, file=file).stdout.splitlines()
+        header, *rows = run("topics", "flows", "status", name, file=file).stdout.splitlines()
         assert header.split()[:6] == ["FLOW", "SOURCE", "PUBLISHES", "STATE", "PARTITION", "OFFSET"]
         assert [row.split()[:4] for row in rows] == [[name, f"{name}-orders", f"{name}-found", "connected"]] * 2
 
@@ -115,10 +115,10 @@ def test_status_of_a_flow_that_is_stopped(
     with start(config, name) as flow:
         until_done(flow, 4)
     orders.write([{"n": 16}])
-    (line,) = json.loads(run("flow", "status", name, "--json", file=file).stdout)
+    (line,) = json.loads(run("topics", "flows", "status", name, "--json", file=file).stdout)
     assert (line["publishes"], line["state"], line["head"]) == (None, "absent", 5)
     assert [(cursor["offset"], cursor["lag"]) for cursor in line["cursors"]] == [(4, 1), (4, 1)]
-    assert name in run("flow", "status", file=file).stdout
+    assert name in run("topics", "flows", "status", file=file).stdout
 
 
 def test_status_of_a_flow_that_does_not_exist(
@@ -126,9 +126,9 @@ def test_status_of_a_flow_that_does_not_exist(
 ) -> None:
     with start(config, name) as flow:
         until_done(flow, 4)
-    on_page(run("flow", "status", "nosuch", file=file).stderr, "flow '…' has no cursors")
+    on_page(run("topics", "flows", "status", "nosuch", file=file).stderr, "flow '…' has no cursors")
     for command in (["status", "nosuch"], ["reset", "nosuch"], ["reset", "nosuch", "--topic", f"{name}-orders"]):
-        result = run("flow", *command, file=file)
+        result = run("topics", "flows", *command, file=file)
         assert (result.exit_code, result.stdout) == (1, "")
         assert "flow 'nosuch' has no cursors in " in result.stderr
         assert name in result.stderr
@@ -139,10 +139,10 @@ def test_describe_shows_the_flows_of_a_topic(
 ) -> None:
     with start(config, name, found=f"{name}-found") as flow:
         until_done(flow, 4)
-        lines = run("describe", f"{name}-found", file=file).stdout.splitlines()
+        lines = run("topics", "describe", f"{name}-found", file=file).stdout.splitlines()
         (at,) = [number for number, line in enumerate(lines) if line.startswith("FLOW ")]
         assert lines[at + 1].split()[:4] == [name, f"{name}-orders", "2", "4"]
-    assert "FLOW" not in run("describe", f"{name}-orders", file=file).stdout
+    assert "FLOW" not in run("topics", "describe", f"{name}-orders", file=file).stdout
 
 
 @pytest.mark.slow
@@ -150,15 +150,15 @@ def test_reset(run: Run, file: str, config: Config, name: str, orders: jobpipe.P
     """The next start begins where the subscription stands, which ``seek`` moves."""
     with start(config, name) as flow:
         until_done(flow, 4)
-    dry = run("flow", "reset", name, "--dry-run", file=file)
+    dry = run("topics", "flows", "reset", name, "--dry-run", file=file)
     assert dry.exit_code == 0
     assert dry.stdout.startswith(f"would delete 2 cursors of flow {name} in topic {name}-orders: ")
     assert dry.stdout.endswith(f"at offset 4\nthe next start begins at offset 4 of topic {name}-orders\n")
-    done = json.loads(run("flow", "reset", name, "--json", file=file).stdout)
+    done = json.loads(run("topics", "flows", "reset", name, "--json", file=file).stdout)
     assert (done["flow"], done["topic"], done["dry_run"]) == (name, f"{name}-orders", False)
     assert done["begins"] == {f"{name}-orders": 4}
     assert [cursor["offset"] for cursor in done["cursors_of"][0]["cursors"]] == [4, 4]
-    assert run("flow", "reset", name, file=file).exit_code == 1
+    assert run("topics", "flows", "reset", name, file=file).exit_code == 1
     assert run("subscriptions", "seek", f"{name}-orders", name, "--to", "1", file=file).exit_code == 0
     seen: list[int] = []
     with start(config, name, seen=seen) as flow:
@@ -173,11 +173,11 @@ def test_reset_of_a_flow_that_runs(
     """It fails, and says why."""
     with start(config, name, found=f"{name}-found") as flow:
         until_done(flow, 4)
-        refused = run("flow", "reset", name, file=file)
+        refused = run("topics", "flows", "reset", name, file=file)
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert f"flow {name} is connected to topic {name}-orders: stop it first" in refused.stderr
-        assert run("flow", "reset", name, "--topic", f"{name}-found", file=file).exit_code == 2
-        result = run("flow", "reset", name, "--force", file=file)
+        assert run("topics", "flows", "reset", name, "--topic", f"{name}-found", file=file).exit_code == 2
+        result = run("topics", "flows", "reset", name, "--force", file=file)
         assert result.stdout.startswith(f"deleted 2 cursors of flow {name} in topic {name}-found: ")
         with pytest.raises(FlowFailed) as error:
             flow.await_end(DEADLINE)
@@ -193,9 +193,9 @@ def test_seek_and_drop_of_a_flow(
     refused = run("subscriptions", "seek", f"{name}-orders", name, "--to", "earliest", file=file)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert f"{name} is a flow" in refused.stderr
-    assert f"`jobpipe flow reset {name}`" in refused.stderr
+    assert f"`jobpipe topics flows reset {name}`" in refused.stderr
     assert run("subscriptions", "drop", f"{name}-orders", name, file=file).exit_code == 0
-    reset = run("flow", "reset", name, "--topic", f"{name}-found", file=file)
+    reset = run("topics", "flows", "reset", name, "--topic", f"{name}-found", file=file)
     assert (reset.exit_code, len(reset.stdout.splitlines())) == (0, 1)
     assert f"topic {name}-orders has no subscription {name}: the next start begins where starting= says" in reset.stderr
 
@@ -208,9 +208,9 @@ def test_reset_of_a_name_that_two_topics_keep(
         until_done(flow, 4)
     with start(config, name, found=f"{name}-found") as flow:
         until_done(flow, 4)
-        result = run("flow", "reset", name, file=file)
+        result = run("topics", "flows", "reset", name, file=file)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"topics {name}-found, {name}-orders keep cursors of flow {name}; give --topic" in result.stderr
-        assert run("flow", "reset", name, "--topic", f"{name}-orders", "--force", file=file).exit_code == 0
-        (line,) = json.loads(run("flow", "status", name, "--json", file=file).stdout)
+        assert run("topics", "flows", "reset", name, "--topic", f"{name}-orders", "--force", file=file).exit_code == 0
+        (line,) = json.loads(run("topics", "flows", "status", name, "--json", file=file).stdout)
         assert line["publishes"] == f"{name}-found"

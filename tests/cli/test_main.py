@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from jobpipe.cli.command_tree import HEADINGS, MOVED, paths
 from jobpipe.cli.common.exit_codes import Exit, exit_of
 from jobpipe.cli.main import cli
 from jobpipe.errors import (
@@ -46,7 +47,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["tail", "--help"], ["doctor", "--help"], ["serve", "-h"]])
+@pytest.mark.parametrize(
+    "args",
+    [["--help"], ["--version"], ["topics", "tail", "--help"], ["doctor", "--help"], ["topics", "serve", "-h"]],
+)
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
     """Spark, Arrow and the registry's client are for commands that need them."""
     code = (
@@ -75,17 +79,77 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
     assert all(f"\n    {code.value:<3}  " in result.output for code in Exit)
 
 
+def test_every_command_has_help(run: Run) -> None:
+    """Each is found where the tree has it."""
+    found = list(paths(click.Context(cli)))
+    assert {"topics tail", "pipeline submit", "pipeline plugins explain", "server host", "completion"} <= set(found)
+    for path in found:
+        result = run(*path.split(), "--help")
+        assert (result.exit_code, result.stderr) == (Exit.OK, ""), path
+        assert f"Usage: cli {path} " in result.stdout
+
+
+def test_help_lists_at_most_twelve_words_by_what_one_does(run: Run) -> None:
+    """No word is left out."""
+    words = [word for each in HEADINGS.values() for word in each]
+    assert sorted(words) == cli.list_commands(click.Context(cli))
+    assert len(words) <= 12
+    text = run("--help").stdout
+    places = [text.index(f"\n{heading}:\n") for heading in HEADINGS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_old_names_work_and_say_the_new_one(run: Run, old: str) -> None:
+    """Until 0.2; `--help` does not list them."""
+    result = run(old, "--help")
+    assert result.exit_code == Exit.OK
+    assert f"`jobpipe {old}` is `jobpipe {MOVED[old]}` now" in result.stderr
+    assert result.stdout.partition("\n\n")[2] == run(*MOVED[old].split(), "--help").stdout.partition("\n\n")[2]
+    assert f"\n  {old} " not in run("--help").stdout
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("words", "proposed"),
     [
-        *("", "topics", "describe", "tail", "serve", "registry", "config", "certs", "doctor", "flow"),
-        *("pipeline", "plugins"),
+        ("status", "`jobpipe pipeline status`"),
+        ("ps", "`jobpipe pipeline status`"),
+        ("logs", "`jobpipe pipeline logs`"),
+        ("list", "`jobpipe pipeline list`"),
+        ("start", "`jobpipe pipeline submit`"),
+        ("pipeline start", "`jobpipe pipeline submit`"),
+        ("pipeline lag", "`jobpipe topics lag`"),
+        ("topic", "`jobpipe topics`"),
+        ("tpics", "`jobpipe topics`"),
+        ("pipeline sumbit", "`jobpipe pipeline submit`"),
     ],
 )
-def test_every_command_has_help(run: Run, command: str) -> None:
-    result = run(*filter(None, [command]), "--help")
-    assert result.exit_code == Exit.OK
-    assert result.stderr == ""
+def test_an_unknown_word_gets_a_proposal(run: Run, words: str, proposed: str) -> None:
+    result = run(*words.split())
+    assert result.exit_code == Exit.USAGE
+    assert proposed in result.stderr
+    assert "Did you mean" not in run("zebra").stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell(run: Run, shell: str) -> None:
+    assert "_JOBPIPE_COMPLETE" in run("completion", shell).stdout
+
+
+@pytest.mark.processes
+def test_what_a_shell_completes() -> None:
+    """The program answers what the script of `jobpipe completion` asks it; old names are not offered."""
+    asked = {"_JOBPIPE_COMPLETE": "bash_complete", "COMP_WORDS": "jobpipe pipeline s", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobpipe.cli.main"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        cwd=ROOT,
+        env={**environment(), **asked},
+        check=False,
+    )
+    assert done.stdout.split() == ["plain,status", "plain,stop", "plain,submit"], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -139,7 +203,9 @@ def test_ctrl_c_is_130(run: Run, failing: Callable[[BaseException], None]) -> No
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("args", [["nosuch"], ["tail"], ["topics", "--nosuch"], ["tail", "t", "--limit", "0"]])
+@pytest.mark.parametrize(
+    "args", [["nosuch"], ["topics", "tail"], ["topics", "--nosuch"], ["topics", "tail", "t", "--limit", "0"]]
+)
 def test_wrong_usage_is_2(run: Run, args: list[str]) -> None:
     result = run(*args)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")

@@ -1,4 +1,4 @@
-"""``jobpipe pipeline`` and ``jobpipe plugins``."""
+"""``jobpipe pipeline`` and ``jobpipe pipeline plugins``."""
 
 from __future__ import annotations
 
@@ -149,17 +149,17 @@ def test_init_where_nothing_can_be_written(run: Run, tmp_path: Path) -> None:
 
 
 def test_plugins(run: Run) -> None:
-    table = run("plugins", "list").stdout.splitlines()
+    table = run("pipeline", "plugins", "list").stdout.splitlines()
     assert table[0].split() == ["KIND", "TYPE", "DISTRIBUTION", "ABOUT"]
-    rows = json.loads(run("plugins", "list", "--json").stdout)
+    rows = json.loads(run("pipeline", "plugins", "list", "--json").stdout)
     assert len(rows) == len(table) - 1
     assert {"kind": "sink", "type": "jobpipe", "distribution": "jobpipe"}.items() <= next(
         row for row in rows if (row["kind"], row["type"]) == ("sink", "jobpipe")
     ).items()
-    both = run("plugins", "explain", "jobpipe").stdout
+    both = run("pipeline", "plugins", "explain", "jobpipe").stdout
     assert "jobpipe (source of jobpipe)" in both
     assert "promise: exactly once: a repeated micro-batch" in both
-    wrong = run("plugins", "explain", "jobpip")
+    wrong = run("pipeline", "plugins", "explain", "jobpip")
     assert wrong.exit_code == 2
     assert "did you mean jobpipe?" in wrong.stderr
 

@@ -1,4 +1,4 @@
-"""``jobpipe replay`` with real coordinators: a range of a topic in another one, in order, each batch once."""
+"""``jobpipe topics replay`` with real coordinators: a range of a topic in another one, in order, each batch once."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def target(config: Config) -> Iterator[Publisher]:
 
 
 def rows(run: Run, file: str, topic: str = "copies") -> list[int]:
-    result = run("tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
+    result = run("topics", "tail", topic, "--from", "earliest", "--timeout", "0", "--json", file=file)
     assert result.exit_code == 0, result.output
     return [json.loads(line)["n"] for line in result.stdout.splitlines()]
 
 
 def replay(run: Run, file: str, *args: str, code: int = 0) -> Any:
     """Replay ``orders`` into ``copies``; return what it says."""
-    result = run("replay", "orders", "--into", "copies", "--json", *args, file=file)
+    result = run("topics", "replay", "orders", "--into", "copies", "--json", *args, file=file)
     assert result.exit_code == code, result.output
     return json.loads(result.stdout) if code == 0 else result.stderr
 
@@ -233,7 +233,9 @@ def test_killed_and_called_again(
 
 @pytest.mark.slow
 def test_two_at_once(start: Start, run: Run, file: str, source: Publisher, target: Publisher) -> None:
-    programs = [start("replay", "orders", "--from", "0", "--to", "4", "--into", "copies", file=file) for _ in range(2)]
+    programs = [
+        start("topics", "replay", "orders", "--from", "0", "--to", "4", "--into", "copies", file=file) for _ in range(2)
+    ]
     assert [program.end()[0] for program in programs] == [0, 0]
     assert rows(run, file) == [-1, *range(12)]
 
@@ -277,7 +279,7 @@ def test_over_an_end_mark(run: Run, file: str, config: Config, source: Publisher
 
 
 def test_into_itself(run: Run, file: str, source: Publisher) -> None:
-    asked = ("replay", "orders", "--from", "1", "--to", "2", "--into", "orders")
+    asked = ("topics", "replay", "orders", "--from", "1", "--to", "2", "--into", "orders")
     refused = run(*asked, file=file)
     assert (refused.exit_code, rows(run, file, "orders")) == (2, list(range(12)))
     assert "--force" in refused.stderr

@@ -1,4 +1,4 @@
-"""``jobpipe schedule preview``."""
+"""``jobpipe schedules preview``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pipe(tmp_path: Path) -> Pipe:
 
 def test_through_a_change_of_the_clock(run: Run, pipe: Pipe) -> None:
     """A day of 25 hours; a time without a zone is one of the schedule's."""
-    found = run("schedule", "preview", pipe(FILE), "daily", "--from", "2026-10-25T01:59:59", "--count", "3")
+    found = run("schedules", "preview", pipe(FILE), "daily", "--from", "2026-10-25T01:59:59", "--count", "3")
     assert found.exit_code == 0
     assert [line.split() for line in found.stdout.splitlines()] == [
         ["FROM", "TO", "LASTS", "RUN", "IS", "DUE", "FROM", "(UTC)", "TO", "(UTC)"],
@@ -68,7 +68,7 @@ def test_through_a_change_of_the_clock(run: Run, pipe: Pipe) -> None:
 def test_as_json(run: Run, pipe: Pipe) -> None:
     """The only job with a schedule need not be named; parameters hold."""
     begin = "2026-11-20T03:30:00+00:00"
-    found = run("schedule", "preview", pipe(FILE), "--set", "at=4", "--from", begin, "--count", "1", "--json")
+    found = run("schedules", "preview", pipe(FILE), "--set", "at=4", "--from", begin, "--count", "1", "--json")
     assert json.loads(found.stdout) == [
         {
             "lower": "2026-11-20T03:00:00Z",
@@ -84,7 +84,7 @@ def test_as_json(run: Run, pipe: Pipe) -> None:
 
 def test_from_now_on(run: Run, pipe: Pipe) -> None:
     before = datetime.now(UTC)
-    rows = json.loads(run("schedule", "preview", pipe(FILE), "--json").stdout)
+    rows = json.loads(run("schedules", "preview", pipe(FILE), "--json").stdout)
     assert len(rows) == 10
     assert datetime.fromisoformat(rows[0]["lower"]) <= datetime.now(UTC)
     assert datetime.fromisoformat(rows[0]["upper"]) > before
@@ -97,19 +97,19 @@ def test_a_host_without_time_zone_files(run: Run, pipe: Pipe, monkeypatch: pytes
     zoneinfo.reset_tzpath(to=[])
     zoneinfo.ZoneInfo.clear_cache()
     try:
-        found = run("schedule", "preview", pipe(text), "daily", "--from", "2026-10-24T12:00", "--count", "1", "--json")
+        found = run("schedules", "preview", pipe(text), "daily", "--from", "2026-10-24T12:00", "--count", "1", "--json")
     finally:
         zoneinfo.reset_tzpath(to=paths)
     assert json.loads(found.stdout)[0]["local_upper"] == "2026-10-25T02:00:00+00:00"
 
 
 def test_start_and_end(run: Run, pipe: Pipe) -> None:
-    found = run("schedule", "preview", pipe(FILE + MONTHLY), "monthly", "--from", "2025-01-01T00:00Z", "--json")
+    found = run("schedules", "preview", pipe(FILE + MONTHLY), "monthly", "--from", "2025-01-01T00:00Z", "--json")
     assert [(row["lower"][:10], row["upper"][:10]) for row in json.loads(found.stdout)] == [
         ("2026-01-15", "2026-02-01"),
         ("2026-02-01", "2026-03-01"),
     ]
-    over = run("schedule", "preview", pipe(FILE + MONTHLY), "monthly", "--from", "2026-03-01T00:00Z")
+    over = run("schedules", "preview", pipe(FILE + MONTHLY), "monthly", "--from", "2026-03-01T00:00Z")
     assert over.exit_code == 0
     assert over.stderr.endswith("no more intervals: schedule.end is reached\n")
 
@@ -127,13 +127,13 @@ def test_start_and_end(run: Run, pipe: Pipe) -> None:
     ],
 )
 def test_what_is_wrong(run: Run, pipe: Pipe, arguments: tuple[str, ...], message: str) -> None:
-    found = run("schedule", "preview", pipe(FILE + MONTHLY), *arguments)
+    found = run("schedules", "preview", pipe(FILE + MONTHLY), *arguments)
     assert (found.exit_code, found.stdout) == (2, "")
     assert message in found.stderr
 
 
 def test_a_crontab_that_never_comes_true(run: Run, pipe: Pipe) -> None:
-    found = run("schedule", "preview", pipe(FILE.replace("* * *", "31 6 *")))
+    found = run("schedules", "preview", pipe(FILE.replace("* * *", "31 6 *")))
     assert found.exit_code == 2
     assert found.stderr.startswith("jobpipe: crontab 0 2 31 6 * never matches")
 
@@ -142,5 +142,5 @@ def test_where_a_person_looks_it_says_who_makes_the_runs(run: Run, pipe: Pipe) -
     said = "its schedules are run by the control server: jobpipe pipeline submit "
     assert said in run("pipeline", "validate", pipe(FILE)).stdout
     assert said not in run("pipeline", "validate", pipe(FILE.partition("    schedule")[0])).stdout
-    found = run("schedule", "preview", pipe(FILE), "daily", "--count", "1")
+    found = run("schedules", "preview", pipe(FILE), "daily", "--count", "1")
     assert (found.exit_code, found.stderr) == (0, "")

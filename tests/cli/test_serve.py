@@ -1,4 +1,4 @@
-"""``jobpipe serve``: a spool without its job."""
+"""``jobpipe topics serve``: a spool without its job."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def orphaned(publisher: Publisher, config: Config) -> Publisher:
 
 @pytest.mark.slow
 def test_serve_refuses_beside_a_publisher(run: Run, start: Start, file: str, publisher: Publisher) -> None:
-    code, out, err = start("serve", "orders", file=file).end()
+    code, out, err = start("topics", "serve", "orders", file=file).end()
     assert (code, out) == (1, "")
     assert "'shop'" in err
     assert publisher.status()["publishing"] is True
 
 
 def test_serve_refuses_names_that_leave_the_spool(run: Run, file: str) -> None:
-    assert run("serve", "../orders", file=file).exit_code == 2
+    assert run("topics", "serve", "../orders", file=file).exit_code == 2
 
 
 @pytest.mark.slow
@@ -56,12 +56,14 @@ def test_serve_refuses_names_that_leave_the_spool(run: Run, file: str) -> None:
 def test_serve_until_told_to_stop(
     run: Run, start: Start, file: str, config: Config, orphaned: Publisher, number: signal.Signals
 ) -> None:
-    program = start("serve", "orders", file=file)
+    program = start("topics", "serve", "orders", file=file)
     assert program.line().startswith("serving orders at ")
-    status = json.loads(run("describe", "orders", "--json", file=file).stdout)
+    status = json.loads(run("topics", "describe", "orders", "--json", file=file).stdout)
     assert (status["rows"], status["head"], status["publishing"]) == (12, 3, False)
     assert status["parallelism"] == 2
-    result = run("tail", "orders", "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file)
+    result = run(
+        "topics", "tail", "orders", "--name", "me", "--from", "earliest", "--timeout", "0", "--json", file=file
+    )
     assert sorted(numbers(result.stdout)) == list(range(12))
     program.process.send_signal(number)
     code, out, err = program.end()
@@ -77,12 +79,12 @@ def test_serve_until_told_to_stop(
 def test_tail_reads_the_spool_of_a_publisher_that_is_gone(
     run: Run, start: Start, file: str, config: Config, publisher: Publisher
 ) -> None:
-    code, out, err = start("tail", "orders", "--from", "earliest", "--limit", "12", "--json", file=file).end()
+    code, out, err = start("topics", "tail", "orders", "--from", "earliest", "--limit", "12", "--json", file=file).end()
     assert (code, sorted(numbers(out)), err) == (0, list(range(12)), "")  # it is served by its publisher
     publisher.close()
     end_coordinators()
     until_gone(config, "orders")
-    code, out, err = start("tail", "orders", "--from", "earliest", "--json", file=file).end()
+    code, out, err = start("topics", "tail", "orders", "--from", "earliest", "--json", file=file).end()
     assert (code, sorted(numbers(out))) == (0, list(range(12)))
     assert err.startswith("no publisher serves orders: reading its spool in ")
     until_gone(config, "orders")
@@ -92,15 +94,17 @@ def test_tail_reads_the_spool_of_a_publisher_that_is_gone(
 def test_tail_names_the_topic_with_the_prefix(run: Run, file: str, config: Config) -> None:
     made = Publisher("dev.orders", config=config, name="shop", parallelism=2)
     publish(made, 0)
-    assert numbers(run("tail", "dev.orders", "--from", "earliest", "--limit", "4", "--json", file=file).stdout)
-    found = run("tail", "orders", "--from", "earliest", "--timeout", "0", file=file)
-    assert "no topic orders here, but dev.orders: jobpipe tail dev.orders --from earliest" in found.stderr
+    assert numbers(
+        run("topics", "tail", "dev.orders", "--from", "earliest", "--limit", "4", "--json", file=file).stdout
+    )
+    found = run("topics", "tail", "orders", "--from", "earliest", "--timeout", "0", file=file)
+    assert "no topic orders here, but dev.orders: jobpipe topics tail dev.orders --from earliest" in found.stderr
     made.close()
 
 
 @pytest.mark.slow
 def test_serve_gives_way_to_a_publisher(start: Start, file: str, config: Config, orphaned: Publisher) -> None:
-    program = start("serve", "orders", file=file)
+    program = start("topics", "serve", "orders", file=file)
     assert program.line().startswith("serving orders at ")
     again = Publisher("orders", config=config, parallelism=2)
     publish(again, 3)
@@ -118,7 +122,7 @@ def test_serve_removes_nothing(
     retention: dict[str, Any] = {"jobpipe.retention.time": "0s", "jobpipe.retention.bytes": "0"}
     retention["jobpipe.retention.ack_grace"] = "0s"
     file = write({**settings_of_test, **retention})
-    program = start("serve", "orders", file=file)
+    program = start("topics", "serve", "orders", file=file)
     assert program.line().startswith("serving orders at ")
     deadline = time.monotonic() + DEADLINE
     with Admin(load(file, environ={})) as admin:

@@ -53,12 +53,12 @@ def test_a_topic_that_nobody_serves_is_listed(run: Run, file: str, left: Path) -
     assert listed(run, file) == {}
     line = listed(run, file, "--all")["orders"]
     assert (line["served"], line["spool"], line["rows"]) == (False, str(left), 12)
-    assert (line["unread"], line["serve"]) == ({}, "jobpipe serve orders")
+    assert (line["unread"], line["serve"]) == ({}, "jobpipe topics serve orders")
     assert line["disk_bytes"] > 0
     text = run("topics", "--all", file=file).stdout
     assert run("topics", "list", "--all", file=file).stdout == text
     assert str(left) in text
-    assert "jobpipe serve TOPIC" in text
+    assert "jobpipe topics serve TOPIC" in text
 
 
 @pytest.mark.slow

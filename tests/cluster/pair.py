@@ -248,7 +248,7 @@ class Pair:
         return status
 
     def described(self, host: Host) -> dict[str, Any]:
-        """Return what ``jobpipe describe`` says on a host."""
+        """Return what ``jobpipe topics describe`` says on a host."""
         found: dict[str, Any] = self.cluster.jobpipe(host, "describe", self.topic)
         return found
 

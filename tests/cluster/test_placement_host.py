@@ -33,7 +33,7 @@ class Place:
     ids: dict[str, str]  # of the host servers, by the names of their hosts
 
     def kept(self) -> dict[str, dict[str, Any]]:
-        """Return what ``jobpipe describe`` says of each host server, by the names of their hosts."""
+        """Return what ``jobpipe topics describe`` says of each host server, by the names of their hosts."""
         hosts = self.pair.described(self.pair.cluster.master)["hosts"]
         return {name: hosts.get(id_, {"segments": 0, "bytes": 0}) for name, id_ in self.ids.items()}
 
@@ -53,7 +53,7 @@ class Place:
 
 def start_server(cluster: Cluster, host: Host) -> str:
     """Start the host server of a host; return its id."""
-    command = ("python", "-m", "jobpipe.cli.main", "host-server")
+    command = ("python", "-m", "jobpipe.cli.main", "server", "host")
     server = host.start("host-server", *command, environ={**cluster.environ(host), "PYTHONUNBUFFERED": "1"})
     server.until_said("keeps segments in", PATIENCE)
     return server.log.read_text().split("host server ")[-1].split()[0]

@@ -765,7 +765,7 @@ def test_a_job_that_needs_bounds_is_not_begun_without(world: World) -> None:
     assert server.restart(NAME, "every").name == NAME
     assert server.restart(NAME).name == server.resume(NAME).name == NAME  # a scheduled job is not meant
     with pytest.raises(
-        ControlConflict, match=r"the runs of job flights\.report are made by its schedule: `jobpipe run"
+        ControlConflict, match=r"the runs of job flights\.report are made by its schedule: `jobpipe runs"
     ):
         server.restart(NAME, "report")
     assert server.resume(NAME, "report").name == NAME
@@ -792,7 +792,7 @@ def test_a_run_over_a_range_is_made_once(world: World) -> None:
     )
     file = {"report": batch, "copy": {**batch, "schedule": {"every": "day"}, "sink": {"type": "json", "path": "o"}}}
     assert server.submit(world.submission(file)).runs == {}
-    assert status(server).detail.startswith("it runs over a range: jobpipe run start flights/report --lower LOWER")
+    assert status(server).detail.startswith("it runs over a range: jobpipe runs start flights/report --lower LOWER")
     server.stop(NAME, "report")
     bounds = ("2026-11-21T01:00:00+01:00", "2026-11-22")
     with pytest.raises(ControlConflict, match="is stopped; `jobpipe pipeline resume` lets it run"):

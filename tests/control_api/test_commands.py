@@ -1,4 +1,4 @@
-"""`jobpipe pipeline submit, list, …`, `jobpipe run`, `jobpipe server`: their text, their JSON, their exit codes."""
+"""`jobpipe pipeline submit, list, …`, `jobpipe runs`, `jobpipe server`: their text, their JSON, their exit codes."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def test_the_life_of_a_pipeline(served: Served, run: Run) -> None:
     run("pipeline", "resume", "flights/report", "--wait")
     run("pipeline", "restart", "flights", "--force", "--wait", "--json")
     assert ("restart", "flights", None, True) in served.control.calls
-    runs = json.loads(run("run", "list", "flights", "--limit", "3", "--json").stdout)
+    runs = json.loads(run("runs", "list", "flights", "--limit", "3", "--json").stdout)
     assert [each["id"] for each in runs] == ["run-7", "run-6", "run-5"]
-    assert "run-7" in run("run", "list").stdout
-    assert "flights/report" in run("run", "status", "run-7").stdout
-    assert json.loads(run("run", "cancel", "run-7", "--wait", "--json").stdout)["state"] == "CANCELED"
+    assert "run-7" in run("runs", "list").stdout
+    assert "flights/report" in run("runs", "status", "run-7").stdout
+    assert json.loads(run("runs", "cancel", "run-7", "--wait", "--json").stdout)["state"] == "CANCELED"
     run("pipeline", "delete", "flights", code=1)
     run("pipeline", "stop", "flights")
     served.control.ending = 2
@@ -146,42 +146,44 @@ def test_the_commands_of_a_schedule(served: Served, run: Run) -> None:
     control = served.control
     control.schedule_views[("flights", "report")] = SCHEDULE
     of = "flights/report"
-    line = run("schedule", "list").stdout.splitlines()[1]
+    line = run("schedules", "list").stdout.splitlines()[1]
     due = local_time(1.8e9)
     for part in ("every day", "ACTIVE", due, "[2026-11-21T00:00:00Z, 2026-11-22T00:00:00Z) FAILED"):
         assert part in line
-    (answered,) = json.loads(run("schedule", "list", "flights", "--json").stdout)
+    (answered,) = json.loads(run("schedules", "list", "flights", "--json").stdout)
     assert list(answered) == SCHEDULE_KEYS.partition(" (")[0].split(", ")
     assert list(answered["last"]) == INTERVAL_KEYS.split(", ")
-    assert "FAILED" in run("schedule", "intervals", of).stdout.splitlines()[1]
-    assert json.loads(run("schedule", "intervals", of, "--json").stdout) == [answered["last"]]
-    assert run("schedule", "pause", of).stdout.startswith("flights/report: its schedule is paused; last interval [2026")
-    assert f"next run due {due}" in run("schedule", "resume", of).stdout
-    assert json.loads(run("schedule", "pause", of, "--json").stdout)["paused"] is True
+    assert "FAILED" in run("schedules", "intervals", of).stdout.splitlines()[1]
+    assert json.loads(run("schedules", "intervals", of, "--json").stdout) == [answered["last"]]
+    assert run("schedules", "pause", of).stdout.startswith(
+        "flights/report: its schedule is paused; last interval [2026"
+    )
+    assert f"next run due {due}" in run("schedules", "resume", of).stdout
+    assert json.loads(run("schedules", "pause", of, "--json").stdout)["paused"] is True
     bounds = ("--from", "2026-11-01T00:00:00+01:00", "--to", "2026-11-05T00:00:00Z")
-    assert run("schedule", "backfill", of, *bounds).stdout == (
+    assert run("schedules", "backfill", of, *bounds).stdout == (
         "3 intervals will run once the schedule is resumed, 4 succeeded before, 1 under way already, 3 still to come "
         "by the schedule\n"
     )
-    assert json.loads(run("schedule", "backfill", of, *bounds, "--force", "--json").stdout)["added"] == 2
+    assert json.loads(run("schedules", "backfill", of, *bounds, "--force", "--json").stdout)["added"] == 2
     lower, upper = datetime(2026, 10, 31, 23, tzinfo=UTC), datetime(2026, 11, 5, tzinfo=UTC)
     calls = [call for call in control.calls if call[0] == "backfill"]
     assert calls == [("backfill", "flights", "report", lower, upper, force) for force in (False, True)]
-    assert run("schedule", "skip", of, *bounds).stdout == (
+    assert run("schedules", "skip", of, *bounds).stdout == (
         "2 intervals skipped, 1 succeeded before, 1 under way; cancel the run first, 3 still to come by the schedule\n"
     )
-    assert json.loads(run("schedule", "skip", of, *bounds, "--json").stdout)["skipped"] == 2
+    assert json.loads(run("schedules", "skip", of, *bounds, "--json").stdout)["skipped"] == 2
     assert ("skip_range", "flights", "report", lower, upper) in control.calls
-    assert "last interval [2026" in run("schedule", "trigger", of).stdout
+    assert "last interval [2026" in run("schedules", "trigger", of).stdout
     assert ("trigger", "flights", "report") in control.calls
-    assert "with a zone" in run("schedule", "backfill", of, *bounds[:3], "2026-11-05", code=2).stderr
-    run("schedule", "pause", "flights", code=2)
-    assert "has no schedule" in run("schedule", "pause", "flights/publish", code=2).stderr
-    assert run("run", "skip", "run-1").stdout == (
+    assert "with a zone" in run("schedules", "backfill", of, *bounds[:3], "2026-11-05", code=2).stderr
+    run("schedules", "pause", "flights", code=2)
+    assert "has no schedule" in run("schedules", "pause", "flights/publish", code=2).stderr
+    assert run("runs", "skip", "run-1").stdout == (
         "interval [2026-11-21T00:00:00Z, 2026-11-22T00:00:00Z) of flights/publish: SKIPPED\n"
     )
-    assert "WAITING" in run("run", "retry", "run-1").stdout
-    assert list(json.loads(run("run", "retry", "run-1", "--force", "--json").stdout)) == INTERVAL_KEYS.split(", ")
+    assert "WAITING" in run("runs", "retry", "run-1").stdout
+    assert list(json.loads(run("runs", "retry", "run-1", "--force", "--json").stdout)) == INTERVAL_KEYS.split(", ")
     assert [call for call in control.calls if call[0] == "retry"] == [("retry", "run-1", f) for f in (False, True)]
 
 
@@ -189,15 +191,15 @@ def test_a_run_over_a_range(served: Served, run: Run) -> None:
     run("pipeline", "submit", written(served))
     bounds = ("--lower", "2026-11-21T00:00:00Z", "--upper", "2026-11-22T00:00:00Z")
     served.control.state_of["report"] = JobState.FINISHED
-    shown = run("run", "start", "flights/report", *bounds, "--wait").stdout
+    shown = run("runs", "start", "flights/report", *bounds, "--wait").stdout
     assert "FINISHED" in shown
     assert "2026-11-21T00:00:00Z to 2026-11-22T00:00:00Z" in shown
     assert ("start_run", "flights", "report", bounds[1], bounds[3]) in served.control.calls
     served.control.state_of["report"] = JobState.FAILED
-    run("run", "start", "flights/report", *bounds)
-    run("run", "start", "flights/report", *bounds, "--wait", code=1)
-    assert json.loads(run("run", "start", "flights/report", *bounds, "--json").stdout)["lower"] == bounds[1]
-    run("run", "start", "flights", *bounds, code=2)
+    run("runs", "start", "flights/report", *bounds)
+    run("runs", "start", "flights/report", *bounds, "--wait", code=1)
+    assert json.loads(run("runs", "start", "flights/report", *bounds, "--json").stdout)["lower"] == bounds[1]
+    run("runs", "start", "flights", *bounds, code=2)
 
 
 def test_exit_codes(served: Served, run: Run) -> None:
@@ -215,7 +217,7 @@ def test_exit_codes(served: Served, run: Run) -> None:
     run("pipeline", "submit", file, "--new-checkpoint", "x", code=1)
     run("pipeline", "status", "a/b/c", code=2)
     run("pipeline", "logs", code=2)
-    run("run", "status", "nothing", code=1)
+    run("runs", "status", "nothing", code=1)
     view = str(ServerFiles.of(served.home).folder / "view-token")
     there = ("--url", served.address.url, "--token-file", view)
     run("pipeline", "list", *there)
@@ -310,7 +312,7 @@ def test_delete_says_which_subscriptions_are_left(served: Served, run: Run) -> N
     assert run("pipeline", "delete", "flights").stdout.splitlines() == [
         "deleted pipeline flights",
         "  subscription flights.report of delays is dropped as soon as delays is served; "
-        "if its publisher does not come back: jobpipe serve delays",
+        "if its publisher does not come back: jobpipe topics serve delays",
     ]
 
 

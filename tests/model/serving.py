@@ -1,4 +1,4 @@
-"""One coordinator process that serves logs which were written before, as ``jobpipe serve`` does."""
+"""One coordinator process that serves logs which were written before, as ``jobpipe topics serve`` does."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_hello(field: str, hello: Hello) -> None:
 
 def test_hello_as_it_is() -> None:
     check_hello(Hello("orders", "subscriber", "billing", "i", 7, PLACE["log"]))
-    check_hello(Hello("orders", "publisher", "jobpipe serve@host, pid 7", "i"))
+    check_hello(Hello("orders", "publisher", "jobpipe topics serve@host, pid 7", "i"))
     check_hello(Hello("orders", "reader", None, "reader-7"))
 
 

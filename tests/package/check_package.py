@@ -333,7 +333,7 @@ def test_publish_and_subscribe(installed: Environment) -> None:
 def test_a_plug_in_of_another_distribution(installed: Environment) -> None:
     """The sample is installed as a user would, with its dependencies, and found by its entry points alone."""
     file = ROOT / "examples/plugin/pipeline.yaml"
-    assert "acme-jobpipe" not in installed.run("jobpipe", "plugins", "list")
+    assert "acme-jobpipe" not in installed.run("jobpipe", "pipeline", "plugins", "list")
     (wheel,) = PLUGIN.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         modules = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -341,14 +341,16 @@ def test_a_plug_in_of_another_distribution(installed: Environment) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", f"--python={installed.python}"]
     subprocess.run([*pip, "install", "--no-index", str(wheel)], check=True, timeout=SECONDS)
 
-    listed = [line.split()[:3] for line in installed.run("jobpipe", "plugins", "list").splitlines()]
+    listed = [line.split()[:3] for line in installed.run("jobpipe", "pipeline", "plugins", "list").splitlines()]
     assert ["transform", "slug", "acme-jobpipe"] in listed
     assert ["sink", "sqlite", "acme-jobpipe"] in listed
-    explained = installed.run("jobpipe", "plugins", "explain", "slug")
+    explained = installed.run("jobpipe", "pipeline", "plugins", "explain", "slug")
     assert explained.startswith("slug (transform of acme-jobpipe)\n  Adds a column")
     assert "  field (required)\n      The column with the text.\n" in explained
     assert "      expected: -, _, ., ~\n      default:  -\n" in explained
-    assert "promise: exactly once: the rows of a" in installed.run("jobpipe", "plugins", "explain", "sqlite")
+    assert "promise: exactly once: the rows of a" in installed.run(
+        "jobpipe", "pipeline", "plugins", "explain", "sqlite"
+    )
     assert installed.run("jobpipe", "pipeline", "validate", str(file)).startswith("ok: ")
 
 
@@ -366,7 +368,7 @@ def test_a_pipeline_of_a_plug_in(installed: Environment) -> None:
     shutil.copytree(ROOT / "examples/plugin", file, ignore=shutil.ignore_patterns("tests", "acme_jobpipe"))
     (file / "plain.yaml").write_text("pipeline.launcher: {type: plain, master: 'local[1]'}\n")
     what = [str(file / "pipeline.yaml"), "--overlay", str(file / "plain.yaml"), "--set", f"work={work}"]
-    assert "launcher" in installed.run("jobpipe", "plugins", "explain", "plain").splitlines()[0]
+    assert "launcher" in installed.run("jobpipe", "pipeline", "plugins", "explain", "plain").splitlines()[0]
     installed.run("jobpipe", "pipeline", "run", *what, "--plain")
     with closing(sqlite3.connect(work / "articles.db")) as table:
         rows = table.execute("SELECT id, slug FROM articles ORDER BY id").fetchall()

@@ -98,10 +98,17 @@ class Runner:
         return load(self._config, environ={})
 
     def tail(self, topic: str, *options: str) -> list[str]:
-        """Return the lines that ``jobpipe tail`` prints of a topic that has ended, which is served meanwhile."""
+        """Return the lines that ``jobpipe topics tail`` prints of a topic that has ended, which is served meanwhile."""
         from jobpipe.publishing.serving.spool_server import SpoolServer
 
-        command = [str(Path(sys.executable).with_name("jobpipe")), "--config", str(self._config), "tail", topic]
+        command = [
+            str(Path(sys.executable).with_name("jobpipe")),
+            "--config",
+            str(self._config),
+            "topics",
+            "tail",
+            topic,
+        ]
         with SpoolServer(self.config, topic):
             done = subprocess.run(
                 [*command, "--from", "earliest", *options], capture_output=True, text=True, timeout=SECONDS, check=False

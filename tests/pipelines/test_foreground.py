@@ -334,7 +334,8 @@ def test_dead_letters_of_the_run_are_counted(pipeline: Pipeline, monkeypatch: py
     graph = graph_of(pipeline)
     ran = _Foreground(graph, Jobs(*jobs), admin, Display(), None, told, ["flights"]).run()  # type: ignore[arg-type]
     (count,) = ran.dead_letters
-    assert str(count) == "2 rows could not be processed and went to flights: jobpipe tail flights --from earliest"
+    told = "2 rows could not be processed and went to flights: jobpipe topics tail flights --from earliest"
+    assert str(count) == told
     assert str(replace(count, rows=1)).startswith("1 row could not")
 
 

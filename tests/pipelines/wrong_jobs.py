@@ -69,7 +69,7 @@ JOBS: tuple[Wrong, ...] = (
     job(
         "a source without type",
         f"source: {{path: x}}\n{CONSOLE}",
-        (4, "source.type", "it is missing", "jobpipe plugins list"),
+        (4, "source.type", "it is missing", "jobpipe pipeline plugins list"),
     ),
     job(
         "an unknown source",

@@ -72,7 +72,7 @@ class Place:
             publisher.close()
 
     def status(self, topic: str) -> dict[str, Any]:
-        """Return what ``jobpipe describe`` shows of a topic that is served."""
+        """Return what ``jobpipe topics describe`` shows of a topic that is served."""
         with Admin(self.config()) as admin:
             return admin.status(topic, timeout=PATIENCE).to_json()
 

@@ -31,7 +31,7 @@ def streamed(received: Received) -> list[int]:
 
 
 def stands(publisher: Publisher, name: str) -> tuple[int, int]:
-    """Return what ``jobpipe lag`` shows of a subscription: position, and lag in batches."""
+    """Return what ``jobpipe topics lag`` shows of a subscription: position, and lag in batches."""
     line = next(line for line in publisher.status()["subscriptions"] if line["name"] == name)
     return line["position"], line["lag"]["batches"]
 

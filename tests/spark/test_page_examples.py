@@ -251,7 +251,7 @@ def test_a_partitioner_of_ones_own(spark: SparkSession, page: Run, own: Place) -
 
 
 def test_a_consumer_that_is_away(spark: SparkSession, page: Run, own: Place) -> None:
-    """U13: how long it may be away: what is unread stays in the spool, and `jobpipe serve` serves it."""
+    """U13: how long it may be away: what is unread stays in the spool, and `jobpipe topics serve` serves it."""
     sink = page("long-linger")["sink"]
     sink(spark.sql("SELECT 1 AS id"), 0)
     assert sink._config.linger == 24 * 3600

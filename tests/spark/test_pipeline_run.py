@@ -111,7 +111,7 @@ def test_dead_letters(tmp_path: Path, home: Path) -> None:
     ]
     (mute,) = (row for row in told.values() if row["stage"] == "python")
     assert (mute["error_message"], json.loads(str(mute["row"]))["name"]) == ("no voice", "mute")
-    assert lines[0].split()[:4] == ["row", "error_class", "error_message", "stage"]  # `jobpipe tail`: the row, and why
+    assert lines[0].split()[:4] == ["row", "error_class", "error_message", "stage"]  # `topics tail`: the row, and why
     shown = {re.split("  +", line)[3]: re.split("  +", line)[:3] for line in lines[1:]}
     assert shown == {
         "csv": [

@@ -498,7 +498,7 @@ def test_a_flow_goes_on_inside_a_batch_that_was_sealed_again(tmp_path: Path) -> 
     seal(third, 3, layout)
     assert (third.recovery.resolve(low), third.recovery.resolve(places[2])) == (before, third.batches.at(4))
     assert [place.place for place in rest(third, low)] == [(3, 1), (3, 2), (4, 0)]
-    with pytest.raises(DataLoss, match=r"`jobpipe flow reset alerts`") as caught:
+    with pytest.raises(DataLoss, match=r"`jobpipe topics flows reset alerts`") as caught:
         rest(third, places[0])
     assert caught.value.fields["reason"] == "half done"
 
@@ -506,7 +506,7 @@ def test_a_flow_goes_on_inside_a_batch_that_was_sealed_again(tmp_path: Path) -> 
 def test_a_flow_inside_a_batch_that_was_lost_is_told(tmp_path: Path) -> None:
     fresh, before, _ = again(tmp_path, [[2, 2, 2], [2, 2, 2]], [[2, 2, 2], [2, 2, 2]])
     for number in (4, 5):
-        with pytest.raises(DataLoss, match=r"`jobpipe flow reset alerts`") as caught:
+        with pytest.raises(DataLoss, match=r"`jobpipe topics flows reset alerts`") as caught:
             fresh.parts.read("alerts", [(0, replace(before, r=1))], partitions=2, skip_removed=True)
         assert caught.value.fields["reason"] == "half done"
         seal(fresh, number)

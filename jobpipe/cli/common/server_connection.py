@@ -172,7 +172,7 @@ def schedule_text(view: ScheduleView) -> str:
     if view.last is not None:
         parts.append(f"last interval {interval_text(view.last)} {view.last.state}")
     if view.failed:
-        parts.append(f"{counted(view.failed, 'interval')} FAILED: retry or skip the run (`jobpipe run`)")
+        parts.append(f"{counted(view.failed, 'interval')} FAILED: retry or skip the run (`jobpipe runs`)")
     return "; ".join(parts)
 
 

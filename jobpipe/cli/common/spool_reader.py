@@ -37,7 +37,8 @@ class Spools:
                 if has_spool(place):
                     there = printable(place.name)
                     click.echo(
-                        f"there is no topic {topic} here, but {there}: jobpipe tail {there} --from earliest", err=True
+                        f"there is no topic {topic} here, but {there}: jobpipe topics tail {there} --from earliest",
+                        err=True,
                     )
             return False
         if not self._served:

@@ -1,4 +1,4 @@
-"""``jobpipe host-server``: keeps segments on the host that wrote them."""
+"""``jobpipe server host``: keeps segments on the host that wrote them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 from jobpipe.cli.common.command_context import Settings, pass_settings
 
 
-@click.command("host-server")
+@click.command()
 @pass_settings
-def host_server(settings: Settings) -> None:
-    """Keep and serve this host's segments, for publishers with spool.placement=host.
+def host(settings: Settings) -> None:
+    """Run a host server: keep and serve this host's segments, for publishers with spool.placement=host.
 
     Run one per host, for all applications and topics of a namespace. It stays in the foreground until SIGTERM or
     Ctrl-C. Tasks on this host find it through jobpipe.hostserver.dir in their own configuration. If there is no host

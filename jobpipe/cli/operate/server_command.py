@@ -1,4 +1,4 @@
-"""``jobpipe server``: the control server, in the foreground."""
+"""``jobpipe server``: the control server in the foreground; ``jobpipe server host`` is in host_server_command.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobpipe.cli.common.command_context import Settings, pass_settings
+from jobpipe.cli.command_tree import CommandGroup
+from jobpipe.cli.common.command_context import Settings
 from jobpipe.cli.common.exit_codes import Exit
 from jobpipe.errors import ConfigError
 
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from jobpipe.control.rest.rest_server import RestServer
 
 
-@click.command()
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--host", metavar="HOST", help="Listen at this address instead of jobpipe.server.host.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Listen on this port instead of jobpipe.server.port.")
 @click.option("--stop", is_flag=True, help="Stop the server of jobpipe.home. Its jobs keep running.")
 @click.option("--detached", is_flag=True, hidden=True)
-@pass_settings
-def server(settings: Settings, host: str | None, port: int | None, stop: bool, detached: bool) -> int:
+@click.pass_context
+def server(ctx: click.Context, host: str | None, port: int | None, stop: bool, detached: bool) -> int:
     """Run the control server, which takes pipelines, starts and watches their jobs, and has a REST API.
 
     It stays in the foreground until SIGTERM or Ctrl-C. Jobs keep running without it, and the next server takes them
@@ -32,6 +33,9 @@ def server(settings: Settings, host: str | None, port: int | None, stop: bool, d
     Except on loopback, it accepts only TLS with certificates (jobpipe.server.access). Exits with 1 if a server of this
     jobpipe.home is already running.
     """
+    if ctx.invoked_subcommand is not None:
+        return Exit.OK
+    settings = ctx.ensure_object(Settings)
     config = settings.config
     if stop:
         from jobpipe.control.process.local_server import stop_server

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from jobpipe.cli.command_tree import CommandGroup
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.exit_codes import Exit
 from jobpipe.cli.common.output import emit_json, printable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def pipeline() -> None:
     """Write, check, show and run pipelines: YAML files of jobs that are chained by topics."""
 

@@ -214,6 +214,3 @@ def previous(found: Sequence[RevisionView], name: str) -> int:
     if len(found) < 2:
         raise ConfigError(f"no earlier version of pipeline {name} is kept", key="--to")
     return found[1].version
-
-
-COMMANDS = (plan, history)  # of group pipeline

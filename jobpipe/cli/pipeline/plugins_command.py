@@ -1,4 +1,4 @@
-"""``jobpipe plugins``: what pipelines are made of."""
+"""``jobpipe pipeline plugins``: what pipelines are made of."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ from jobpipe.cli.common.server_connection import (
     wait_option,
     wait_until,
 )
-from jobpipe.cli.pipeline.logs_command import logs
 from jobpipe.cli.pipeline.pipeline_command import load, of_file
-from jobpipe.cli.pipeline.plan_command import COMMANDS as REVISIONS
 from jobpipe.cli.pipeline.plan_command import (
     OF_TODAY,
     new_checkpoint_option,
@@ -303,7 +301,7 @@ def delete(client: ControlClient, name: str, keep_subscriptions: bool, as_json: 
         for job, topics in {} if keep_subscriptions else readers.items():
             for topic in map(printable, topics):
                 what = f"subscription {printable(f'{name}.{job}')} of {topic} is dropped as soon as {topic} is served"
-                click.echo(f"  {what}; if its publisher does not come back: jobpipe serve {topic}")
+                click.echo(f"  {what}; if its publisher does not come back: jobpipe topics serve {topic}")
 
 
 def _emit(found: PipelineStatus, ref: JobRef, as_json: bool) -> None:
@@ -349,6 +347,3 @@ def _counted(status: PipelineStatus) -> str:
     for job in status.jobs:
         counts[job.state] = counts.get(job.state, 0) + 1
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-
-
-COMMANDS = (submit, *REVISIONS, rollback, list_all, status, logs, stop, resume, restart, delete)  # of group pipeline

@@ -1,4 +1,4 @@
-"""``jobpipe describe``: all facts of one topic, from its coordinator.
+"""``jobpipe topics describe``: all facts of one topic, from its coordinator.
 
 What it shows comes from ``ServedTopic.status`` (coordinator/topic/served_topic.py) and store/log/catalog_status.py.
 """
@@ -12,7 +12,7 @@ import click
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, seconds, size
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, publisher
-from jobpipe.cli.topics.flow_command import flow_offsets
+from jobpipe.cli.topics.flows_command import flow_offsets
 from jobpipe.cli.topics.holds_command import HOLD_COLUMNS, hold_row
 from jobpipe.cli.topics.leases_command import LEASE_COLUMNS, lease_row
 from jobpipe.plural import counted
@@ -39,7 +39,7 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
 
     With placement "host", host servers are listed with their state (registered, absent, or lost) and how much of the
     topic they keep. A flow is listed if its cursors are kept here: it publishes TOPIC, or reads it and publishes
-    nothing. `jobpipe flow status` shows more about flows.
+    nothing. `jobpipe topics flows status` shows more about flows.
 
     Exits with 1 if the topic is not served.
     """

@@ -1,4 +1,4 @@
-"""``jobpipe holds``: list what scheduled jobs keep from retention; drop one."""
+"""``jobpipe topics holds``: list what scheduled jobs keep from retention; drop one."""
 
 from __future__ import annotations
 

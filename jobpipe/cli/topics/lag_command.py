@@ -1,4 +1,4 @@
-"""``jobpipe lag``: what each subscription has not read yet."""
+"""``jobpipe topics lag``: what each subscription has not read yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jobpipe leases``: list what bounded reads keep from retention; end one."""
+"""``jobpipe topics leases``: list what bounded reads keep from retention; end one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASE_COLUMNS = ("LEASE", "FIRST OFFSET", "LAST OFFSET", "FOR", "ENDS IN", "CONN
 
 @click.group()
 def leases() -> None:
-    """List or end leases, which keep rows while spark.read or `jobpipe tail` reads them."""
+    """List or end leases, which keep rows while spark.read or `jobpipe topics tail` reads them."""
 
 
 @leases.command("list")
@@ -59,7 +59,7 @@ def lease_row(lease: LeaseReply) -> list[object]:
 @json_option
 @pass_settings
 def drop(settings: Settings, topic: str, lease: str, dry_run: bool, as_json: bool) -> None:
-    """End LEASE of TOPIC, so that retention no longer waits for it. `jobpipe leases list` shows the names.
+    """End LEASE of TOPIC, so that retention no longer waits for it. `jobpipe topics leases list` shows the names.
 
     The reader that took the lease continues. It fails with data loss if rows that it has not read yet are removed.
     """

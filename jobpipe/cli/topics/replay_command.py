@@ -1,4 +1,4 @@
-"""``jobpipe replay``: a range of a topic, published into another one."""
+"""``jobpipe topics replay``: a range of a topic, published into another one."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ class _Replay:
         self._stack.callback(end_coordinators)
         config = replace(self._config, acks="stored")
         try:
-            publisher = Publisher(self._into, config=config, name="jobpipe replay", parallelism=partitions)
+            publisher = Publisher(self._into, config=config, name="jobpipe topics replay", parallelism=partitions)
         except TopicOwned:  # by another replay, which tells the schema
             return
         self._stack.callback(publisher.close)

@@ -10,7 +10,7 @@ from jobpipe.cli.common.command_context import Settings, json_option, pass_setti
 from jobpipe.cli.common.offset_argument import PlaceType
 from jobpipe.cli.common.output import count, emit_json, emit_table, printable
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, subscription_lines
-from jobpipe.cli.topics.flow_command import find_flow_keeper
+from jobpipe.cli.topics.flows_command import find_flow_keeper
 from jobpipe.store.reading.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def list_them(settings: Settings, topics: tuple[str, ...], timeout: float, as_js
     """List the subscriptions of TOPIC, or of all topics that are served.
 
     A position is the offset of the next batch to read, and the epoch of the publisher that sealed the batch before it.
-    JSON keys of each as those of `jobpipe lag`.
+    JSON keys of each as those of `jobpipe topics lag`.
     """
     if lines := subscription_lines(settings, topics, timeout, as_json=as_json):
         columns = ("TOPIC", "SUBSCRIPTION", "STATE", "POSITION", "LAG BATCHES", "LAST SEEN", "REQUIRED", "HOLDER")
@@ -75,7 +75,7 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
 
     A checkpoint with a committed batch continues from its own position. So `seek` is for readers that start with a new
     checkpoint, have committed nothing yet, or read without Spark. A flow continues from its cursors: it is refused
-    until `jobpipe flow reset` has deleted them. This needs the right `admin` on the topic, or `read`
+    until `jobpipe topics flows reset` has deleted them. This needs the right `admin` on the topic, or `read`
     under NAME.
     """
     from jobpipe.admin import Admin
@@ -84,7 +84,7 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
         if (kept_in := find_flow_keeper(admin, topic, name)) is not None:
             raise click.UsageError(
                 f"{printable(name)} is a flow: its next start goes on at its cursors, which topic {printable(kept_in)} "
-                f"keeps. Stop the flow, and run `jobpipe flow reset {printable(name)}` before this"
+                f"keeps. Stop the flow, and run `jobpipe topics flows reset {printable(name)}` before this"
             )
         done = admin.seek(topic, name, to, dry_run=dry_run)
     if as_json:

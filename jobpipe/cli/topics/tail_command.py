@@ -1,4 +1,4 @@
-"""``jobpipe tail``: the rows of a topic, as they come."""
+"""``jobpipe topics tail``: the rows of a topic, as they come."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobpipe.cli.command_tree import CommandGroup
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_json, emit_table, printable, size
 from jobpipe.cli.common.topic_status import publisher
@@ -29,7 +30,7 @@ _timeout = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @_all
 @_timeout
 @json_option
@@ -153,7 +154,7 @@ def _spool_facts(spool: Spool | None, *, served: bool) -> dict[str, Any]:
         "rows": None if spool is None else spool.rows,
         "disk_bytes": None if spool is None else spool.disk_bytes,
         "unread": None if spool is None else spool.unread,
-        "serve": None if spool is None or served else f"jobpipe serve {spool.topic}",
+        "serve": None if spool is None or served else f"jobpipe topics serve {spool.topic}",
     }
 
 
@@ -169,6 +170,6 @@ def _print(lines: list[dict[str, Any]], *, everything: bool) -> None:
     emit_table(columns, rows, right=("PARALLELISM", "EPOCH", "ROWS", "DISK"))
     if everything and any(not line["served"] for line in lines):
         click.echo(
-            "\nTo serve a topic that is not served: jobpipe serve TOPIC, on the host of its spool. To delete it: "
-            "jobpipe topics delete TOPIC"
+            "\nTo serve a topic that is not served: jobpipe topics serve TOPIC, on the host of its spool. "
+            "To delete it: jobpipe topics delete TOPIC"
         )

@@ -130,7 +130,7 @@ class JobKeys:
         "jobpipe.hostserver.dir",
         optional(PATH),
         None,
-        "Folder where this host's jobpipe host-server keeps segments (spool.placement host). Tasks on this host find "
+        "Folder where this host's jobpipe server host keeps segments (spool.placement host). Tasks on this host find "
         "the host server through this folder. null = the folder hostserver in jobpipe.home.",
         group="host server",
     )
@@ -258,7 +258,7 @@ class JobKeys:
         "168h",
         "How long a hold of a scheduled job keeps batches without being moved, counted while a coordinator is up, and "
         "only while there is something to read. Then the hold is dropped and reported as a gap, so that no schedule "
-        "blocks the publisher forever. Under jobpipe serve no hold is dropped.",
+        "blocks the publisher forever. Under jobpipe topics serve no hold is dropped.",
         group="retention",
     )
 

@@ -360,7 +360,7 @@ def _notes(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: bool) -
         if row.scheduled:
             yield "from its next run on: its schedule makes its runs"
         elif row.on_demand:
-            yield "from its next run on: `jobpipe run start` begins one"
+            yield "from its next run on: `jobpipe runs start` begins one"
         else:
             yield "it is stopped: from `jobpipe pipeline resume` on"
     elif row.name in known.lost:

@@ -1,4 +1,4 @@
-"""The engine ``external``: another scheduler says when, by ``jobpipe schedule trigger`` or REST."""
+"""The engine ``external``: another scheduler says when, by ``jobpipe schedules trigger`` or REST."""
 
 from __future__ import annotations
 

@@ -209,8 +209,8 @@ class DataService:
         if endpoint is None:
             raise DataLoss(
                 f"{where}: host server {piece.host}, which keeps the segment, is lost: away for longer than "
-                "jobpipe.hostserver.lost_after. Start `jobpipe host-server` on its host and folder again, or skip its "
-                "batches with failOnDataLoss=false; `jobpipe describe` lists host servers",
+                "jobpipe.hostserver.lost_after. Start `jobpipe server host` on its host and folder again, or skip its "
+                "batches with failOnDataLoss=false; `jobpipe topics describe` lists host servers",
                 reason="host lost",
                 **facts,
             )

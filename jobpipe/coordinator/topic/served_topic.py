@@ -216,7 +216,7 @@ class ServedTopic(TopicState):
             if before is None or lease.first < before:
                 return (
                     f"lease {lease.id} of {lease.owner or 'an earlier reader'} keeps batches from "
-                    f"offset {lease.first} on, for {lease.left:.0f} s more; `jobpipe leases drop` ends it"
+                    f"offset {lease.first} on, for {lease.left:.0f} s more; `jobpipe topics leases drop` ends it"
                 )
         return None
 

@@ -60,7 +60,8 @@ def hold_words(topic: str, hold: Hold) -> str:
     """Say which hold keeps a spool full, whose it is, and until when."""
     return (
         f"hold {hold.name!r} of {hold.owner} keeps batches from offset {hold.offset} on until a scheduled job has "
-        f"read them, until {_until(hold.left or 0.0)} at the latest; `jobpipe holds drop {topic} {hold.name}` ends it"
+        f"read them, until {_until(hold.left or 0.0)} at the latest; "
+        f"`jobpipe topics holds drop {topic} {hold.name}` ends it"
     )
 
 

@@ -154,8 +154,8 @@ class TopicLeases:
     def _add(self, name: str, link: Link) -> ReadLease:
         if len(self._known) >= MAX_LEASES:
             raise LinkError(
-                f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and accepts no new one; `jobpipe leases list` "
-                "shows their owners",
+                f"topic {self._topic.topic!r} has {MAX_LEASES} leases, and accepts no new one; "
+                "`jobpipe topics leases list` shows their owners",
                 topic=self._topic.topic,
                 limit=MAX_LEASES,
             )

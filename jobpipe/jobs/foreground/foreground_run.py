@@ -62,7 +62,7 @@ class DeadLetterCount:
     rows: int
 
     def __str__(self) -> str:
-        command = f"jobpipe tail {self.topic} --from earliest"
+        command = f"jobpipe topics tail {self.topic} --from earliest"
         return f"{counted(self.rows, 'row')} could not be processed and went to {self.topic}: {command}"
 
 

@@ -211,7 +211,7 @@ def backfill(
         raise ControlConflict("runs of mode available-now have no bounds: they read everything that is available")
     inside = list(islice(rule.intervals(asked.lower, asked.upper), MOST_BACKFILLED + 1))
     if not inside:
-        raise ConfigError(f"{asked} holds no whole interval of the schedule; `jobpipe schedule preview` shows them")
+        raise ConfigError(f"{asked} holds no whole interval of the schedule; `jobpipe schedules preview` shows them")
     if len(inside) > MOST_BACKFILLED:
         raise ConfigError(f"{asked} holds more than {MOST_BACKFILLED:,} intervals; give a shorter range")
     past = [Interval(each.lower, min(each.upper, accepted)) for each in inside if each.lower < accepted]

@@ -317,7 +317,7 @@ def require_checkpoint(job: Job) -> None:
     if not has_checkpoint(job):
         raise ConfigError(
             f"--new-checkpoint {job.name}: BATCH jobs, flows and programs have no checkpoint; leave the option out. "
-            "`jobpipe flow reset` lets a flow start over",
+            "`jobpipe topics flows reset` lets a flow start over",
             key="new-checkpoint",
         )
 

@@ -60,7 +60,7 @@ class StageSpec(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Text = Field(description="The plug-in; `jobpipe plugins list` lists them.")
+    type: Text = Field(description="The plug-in; `jobpipe pipeline plugins list` lists them.")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class SinkSpec(StageSpec):
 class TransformSpec(StageSpec):
     """What is done to the rows; without a type it is `sql`."""
 
-    type: Text = Field(default="sql", description="The plug-in; `jobpipe plugins list` lists them.")
+    type: Text = Field(default="sql", description="The plug-in; `jobpipe pipeline plugins list` lists them.")
     source_table: RegularExpression | None = Field(
         default=None,
         description="As in Flink CDC: a regular expression of whole names. It must match all topics of the job, whose "
@@ -135,7 +135,7 @@ class ExecutionSpec(Section):
 class EngineSpec(StageSpec):
     """What fires the schedule."""
 
-    type: Text = Field(default="builtin", description="The plug-in; `jobpipe plugins list` lists them.")
+    type: Text = Field(default="builtin", description="The plug-in; `jobpipe pipeline plugins list` lists them.")
 
 
 class ScheduleSpec(Section):

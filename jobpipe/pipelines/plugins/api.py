@@ -2,7 +2,7 @@
 
 A plug-in is a class that an entry point names, in the group ``jobpipe.sources``, ``jobpipe.transforms``,
 ``jobpipe.sinks`` or ``jobpipe.launchers``; the entry point's name is its ``type``. Its docstring, and the descriptions
-of its options, are what ``jobpipe plugins explain`` shows::
+of its options, are what ``jobpipe pipeline plugins explain`` shows::
 
     class Weather(Source):
         \"\"\"Rows of a weather station.\"\"\"

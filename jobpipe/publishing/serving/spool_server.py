@@ -50,7 +50,7 @@ class SpoolServer:
         coordinator = attach(config)
         self._secret = coordinator.secret
         self.endpoint = coordinator.endpoint
-        name = f"jobpipe serve@{socket.gethostname()}, pid {os.getpid()}"
+        name = f"jobpipe topics serve@{socket.gethostname()}, pid {os.getpid()}"
         hello = Hello(topic=topic, role="publisher", name=name, instance=uuid.uuid4().hex)
         self._link = dial_blocking(config, coordinator.endpoint, hello)
         try:

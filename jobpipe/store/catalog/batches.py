@@ -327,7 +327,7 @@ class Batches:
         """Return the error for a position that does not fit; ``flow``: of which flow job it is."""
         earliest, head = self.tail(), self.head()
         place = f"{position.n}.{position.r}" if position.r else str(position.n)
-        reset = f"`jobpipe flow reset {flow}` lets it start over"
+        reset = f"`jobpipe topics flows reset {flow}` lets it start over"
         texts = {
             "log": f"it is of log {position.log}, but the topic's log is {self.log_id}",
             "epoch": f"epoch {self.epoch_before(position.n)} sealed the batch before it, not epoch {position.epoch}",

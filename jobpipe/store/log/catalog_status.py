@@ -1,4 +1,4 @@
-"""How a log stands, for a topic's status (``jobpipe describe``). Costs the same for any number of batches."""
+"""How a log stands, for a topic's status (``jobpipe topics describe``). Costs the same for any number of batches."""
 
 from __future__ import annotations
 

@@ -214,8 +214,8 @@ class Holds:
         if there >= MAX_HOLDS or own >= MAX_OWN_HOLDS:
             whose, most = (owner, MAX_OWN_HOLDS) if own >= MAX_OWN_HOLDS else ("all", MAX_HOLDS)
             raise ConfigError(
-                f"topic {topic!r} has {most} holds of {whose}, and accepts no new one; `jobpipe holds list` shows "
-                "their owners, `jobpipe holds drop` ends one",
+                f"topic {topic!r} has {most} holds of {whose}, and accepts no new one; `jobpipe topics holds list` "
+                "shows their owners, `jobpipe topics holds drop` ends one",
                 topic=topic,
                 limit=most,
             )

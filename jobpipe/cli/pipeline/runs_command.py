@@ -1,4 +1,4 @@
-"""``jobpipe run``: the runs of jobs on a control server. (``jobpipe pipeline run`` is in pipeline_command.py.)"""
+"""``jobpipe runs``: the runs of jobs on a control server. (``jobpipe pipeline run`` is in pipeline_command.py.)"""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _KEYS = f"\b\nJSON keys of a run: {RUN_KEYS}."
 
 
 @click.group()
-def run() -> None:
+def runs() -> None:
     """Start, list, show, cancel, retry and skip runs of jobs; each run may have several attempts."""
 
 
-@run.command("list", epilog=_KEYS)
+@runs.command("list", epilog=_KEYS)
 @click.argument("ref", metavar="[NAME[/JOB]]", type=JobRefType(), required=False)
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of runs.")
 @pass_client
@@ -63,7 +63,7 @@ def list_all(client: ControlClient, ref: JobRef | None, limit: int, as_json: boo
     emit_table(columns, rows, right=("LASTED", "ATTEMPTS"))
 
 
-@run.command(epilog=_KEYS)
+@runs.command(epilog=_KEYS)
 @click.argument("id_", metavar="ID")
 @pass_client
 @json_option
@@ -74,7 +74,7 @@ def status(client: ControlClient, id_: str, as_json: bool) -> int:
     return Exit.UNHEALTHY if found.state in ("FAILED", "LOST") else Exit.OK
 
 
-@run.command(epilog=_KEYS)
+@runs.command(epilog=_KEYS)
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @click.option(
     "--lower", required=True, metavar="BOUND", help="A time in ISO 8601, in UTC without a zone, or an offset."
@@ -104,7 +104,7 @@ def start(client: ControlClient, ref: JobRef, lower: str, upper: str, wait: bool
     return Exit.UNHEALTHY if wait and found.state is not JobState.FINISHED else Exit.OK
 
 
-@run.command(epilog=_KEYS)
+@runs.command(epilog=_KEYS)
 @click.argument("id_", metavar="ID")
 @wait_option("Wait until it has ended.")
 @pass_client
@@ -125,7 +125,7 @@ def cancel(client: ControlClient, id_: str, wait: bool, timeout: float, as_json:
     return Exit.UNHEALTHY if wait and found.state is JobState.LOST else Exit.OK
 
 
-@run.command(epilog=f"\b\nJSON keys: {INTERVAL_KEYS}.")
+@runs.command(epilog=f"\b\nJSON keys: {INTERVAL_KEYS}.")
 @click.argument("id_", metavar="ID")
 @click.option("--force", is_flag=True, help="Also a run that has succeeded; topics then get its rows once more.")
 @pass_client
@@ -138,7 +138,7 @@ def retry(client: ControlClient, id_: str, force: bool, as_json: bool) -> None:
     _emit_interval(client.retry(id_, force=force), as_json)
 
 
-@run.command(epilog=f"\b\nJSON keys: {INTERVAL_KEYS}.")
+@runs.command(epilog=f"\b\nJSON keys: {INTERVAL_KEYS}.")
 @click.argument("id_", metavar="ID")
 @pass_client
 @json_option

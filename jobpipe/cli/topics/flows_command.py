@@ -1,4 +1,4 @@
-"""``jobpipe flow``: how far flow jobs are, and how to let one begin again."""
+"""``jobpipe topics flows``: how far flow jobs are, and how to let one begin again."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _timeout = click.option(
 
 
 @click.group()
-def flow() -> None:
+def flows() -> None:
     """Inspect or reset flow jobs."""
 
 
-@flow.command()
+@flows.command()
 @click.argument("name", required=False)
 @_timeout
 @json_option
@@ -65,7 +65,7 @@ def status(settings: Settings, name: str | None, timeout: float, as_json: bool) 
         click.echo("no flow has cursors" if found else "no topic is served")
 
 
-@flow.command()
+@flows.command()
 @click.argument("name")
 @click.option("--topic", metavar="TOPIC", help="The topic that keeps the cursors, if several topics do.")
 @click.option("--force", is_flag=True, help="Do it while the flow is connected to its source; the flow fails.")
@@ -84,8 +84,9 @@ def reset(
     connected to its source is refused; with --force it fails. This needs the right `admin` on the topic that keeps the
     cursors. Exits with 1 if no flow NAME has cursors.
 
-    JSON keys: flow, topic (that keeps the cursors), cursors_of (as those of `jobpipe flow status`), begins (by source:
-    the offset where the next start begins; null if that is not known, or the source has no such subscription), dry_run.
+    JSON keys: flow, topic (that keeps the cursors), cursors_of (as those of `jobpipe topics flows status`), begins (by
+    source: the offset where the next start begins; null if that is not known, or the source has no such subscription),
+    dry_run.
     """
     from jobpipe.admin import Admin
 

@@ -1,4 +1,4 @@
-"""``jobpipe serve``: serves a spool without its job, and gives way to a publisher that returns."""
+"""``jobpipe topics serve``: serves a spool without its job, and gives way to a publisher that returns."""
 
 from __future__ import annotations
 

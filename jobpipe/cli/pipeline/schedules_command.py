@@ -1,4 +1,4 @@
-"""``jobpipe schedule``: when bounded runs are made."""
+"""``jobpipe schedules``: when bounded runs are made."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 @click.group()
-def schedule() -> None:
+def schedules() -> None:
     """Preview, list, pause, resume, trigger, backfill and skip schedules of jobs.
 
     The control server makes their runs: submit the pipeline first.
     """
 
 
-@schedule.command("list", epilog=f"\b\nJSON keys of each: {SCHEDULE_KEYS}.")
+@schedules.command("list", epilog=f"\b\nJSON keys of each: {SCHEDULE_KEYS}.")
 @click.argument("name", required=False)
 @pass_client
 @json_option
@@ -73,7 +73,7 @@ def _row(each: ScheduleView) -> tuple[object, ...]:
     return each.pipeline, each.job, each.rule, state, due, *counts, last, each.problem
 
 
-@schedule.command(epilog=f"\b\nJSON keys of each: {INTERVAL_KEYS}.")
+@schedules.command(epilog=f"\b\nJSON keys of each: {INTERVAL_KEYS}.")
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of intervals.")
 @pass_client
@@ -91,7 +91,7 @@ def intervals(client: ControlClient, ref: JobRef, limit: int, as_json: bool) -> 
     emit_table(("FROM", "TO", "STATE", "SINCE", "RUN"), rows)
 
 
-@schedule.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
+@schedules.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @pass_client
 @json_option
@@ -100,7 +100,7 @@ def pause(client: ControlClient, ref: JobRef, as_json: bool) -> None:
     _emit(client.pause(ref.pipeline, str(ref.job)), as_json)
 
 
-@schedule.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
+@schedules.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @pass_client
 @json_option
@@ -116,7 +116,7 @@ def _emit(found: ScheduleView, as_json: bool) -> None:
         click.echo(printable(f"{found.pipeline}/{found.job}: {schedule_text(found) or 'its job is stopped'}"))
 
 
-@schedule.command(epilog="\b\nJSON keys, in numbers of intervals: added, repeated, done, under_way, ahead.")
+@schedules.command(epilog="\b\nJSON keys, in numbers of intervals: added, repeated, done, under_way, ahead.")
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @click.option("--from", "begin", metavar="TIME", required=True, help="Where the range begins, in ISO 8601 with a zone.")
 @click.option("--to", "end", metavar="TIME", required=True, help="Where it ends, in ISO 8601 with a zone.")
@@ -141,7 +141,7 @@ def backfill(client: ControlClient, ref: JobRef, begin: str, end: str, force: bo
     click.echo(", ".join(said))
 
 
-@schedule.command(epilog="\b\nJSON keys, in numbers of intervals: skipped, done, under_way, ahead.")
+@schedules.command(epilog="\b\nJSON keys, in numbers of intervals: skipped, done, under_way, ahead.")
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @click.option("--from", "begin", metavar="TIME", required=True, help="Where the range begins, in ISO 8601 with a zone.")
 @click.option("--to", "end", metavar="TIME", required=True, help="Where it ends, in ISO 8601 with a zone.")
@@ -164,7 +164,7 @@ def skip(client: ControlClient, ref: JobRef, begin: str, end: str, as_json: bool
     click.echo(", ".join(said))
 
 
-@schedule.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
+@schedules.command(epilog=f"\b\nJSON keys: {SCHEDULE_KEYS}.")
 @click.argument("ref", metavar="NAME/JOB", type=JobRefType(job=True))
 @pass_client
 @json_option
@@ -187,7 +187,7 @@ def _with_zone(text: str, option: str) -> datetime:
         raise click.BadParameter(what, param_hint=option) from error
 
 
-@schedule.command()
+@schedules.command()
 @of_file
 @click.argument("job", required=False)
 @click.option("--from", "begin", metavar="TIME", help="ISO 8601; in the schedule's zone if it has none. Default: now.")
