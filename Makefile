@@ -134,12 +134,16 @@ fuzz: $(VENV)/.dev
 
 # What is made from definitions: the page of options and keys, tables of the protocol, the schema of pipeline files;
 # tests compare.
-docs: $(VENV)/.dev
+docs: $(VENV)/.dev $(VENV)/site/.done
 	$(BIN)/python -m jobpipe.config.options_page > docs/options.md
+	$(BIN)/python -m jobpipe.cli.commands_page > $(VENV)/commands && mv $(VENV)/commands docs/commands.md
+	$(BIN)/python -m jobpipe.control.rest.openapi docs/rest.md
 	$(BIN)/python -m jobpipe.operations.protocol_page docs/protocol.md
 	$(BIN)/python -m tests.module_map
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.plugins.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet
+	@echo 'the site is in build/site'
 
 # The classes for the driver's JVM, after a change of their source; needs a JDK 17. A test compares.
 java:
@@ -162,6 +166,7 @@ lock: $(VENV)/.tools
 		$(COMPILE) --constraint requirements/plain.txt requirements/spark-$$version.in -o requirements/spark-$$version.txt; done
 	$(COMPILE) --allow-unsafe requirements/tools.in -o requirements/tools.txt
 	$(COMPILE) requirements/airflow.in -o requirements/airflow.txt
+	$(COMPILE) requirements/site.in -o requirements/site.txt
 
 # Known vulnerabilities of what is locked; where the advisories cannot be reached it says so, and that is no failure.
 audit: $(VENV)/.tools
@@ -229,6 +234,12 @@ $(VENV)/python/%/.done: requirements/dev.txt pyproject.toml tests/harness/compil
 $(VENV)/.bench: $(VENV)/.demo requirements/bench.txt
 	$(BIN)/pip install --quiet --require-hashes -r requirements/bench.txt
 	$(BIN)/pip check
+	touch $@
+
+# The site of docs/.
+$(VENV)/site/.done: requirements/site.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --require-hashes -r requirements/site.txt
 	touch $@
 
 # Airflow, which runs the DAG of examples/schedulers in a test.

@@ -8,8 +8,15 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import yaml
 
+from jobpipe.cli.command_tree import MOVED, paths
+from jobpipe.cli.commands_page import commands_page
+from jobpipe.cli.main import cli
+from jobpipe.control.rest.openapi import with_routes
+from jobpipe.control.rest.routing_table import ROUTES
 from tests.pages import PAGES, ROOT, Block, blocks
 
 EVERY = [each for page in PAGES for each in blocks(page).values()]
@@ -70,6 +77,64 @@ def test_no_link_is_dead() -> None:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     ]
     assert [f"{page.name}: {target}" for page, target in named if not (page.parent / target).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        found[slug] = found.get(slug, 0) + 1
+    return {slug if not number else f"{slug}-{number}" for slug, count in found.items() for number in range(count)}
+
+
+def test_no_anchor_is_dead() -> None:
+    """Of links to headings, within a page and to others."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    links = [
+        (page, page.parent / target if target else page, anchor)
+        for page in pages
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    ]
+    assert len(links) > 50
+    dead = [f"{page.name}: {target.name}#{anchor}" for page, target, anchor in links if anchor not in anchors(target)]
+    assert dead == []
+
+
+def test_the_site_has_every_page() -> None:
+    """Each once, under what a reader wants of it; README.md is the first one."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    start, *sections = site["nav"]
+    assert start == {"Start": "index.md"}
+    assert [name for section in sections for name in section] == ["How to", "Reference", "Explanation"]
+    listed = [
+        page for section in sections for entries in section.values() for each in entries for page in each.values()
+    ]
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_pages_that_are_made_are_those_of_the_code() -> None:
+    """After a change of a command's help or of a route: make docs."""
+    assert (ROOT / "docs" / "commands.md").read_text() == commands_page(), "run: make docs"
+    page = (ROOT / "docs" / "rest.md").read_text()
+    assert page == with_routes(page, ROUTES), "run: make docs"
+
+
+def test_every_command_that_a_page_names_is_there() -> None:
+    """By its name of today: old names work until 0.2, and stand on no page."""
+    known = set(paths(click.Context(cli)))
+    words = re.compile(r"\bjobpipe((?: [a-z][a-z-]*)+)")
+    unknown = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        code = re.findall(r"`(jobpipe [^`]*)`|^(?: {4}|\$ )?(jobpipe [a-z].*)$", page.read_text(), re.MULTILINE)
+        for called in (first or second for first, second in code):
+            if (found := words.match(called)) and found[1].split()[0] in MOVED:
+                unknown.append(f"{page.name}: {called}")
+            if found and found[1].split()[0] not in {path.split()[0] for path in known}:
+                unknown.append(f"{page.name}: {called}")
+    assert unknown == []
 
 
 def texts() -> Iterator[tuple[Path, str]]:

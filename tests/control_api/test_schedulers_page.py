@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import click
 import pytest
 
+from jobpipe.cli.command_tree import paths
 from jobpipe.cli.main import cli
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.kit import SCHEDULE, Served
@@ -164,9 +166,7 @@ def test_the_units_of_systemd() -> None:
         unit.read(EXAMPLES / name)
     program, *words, of = service["Service"]["ExecStart"].split()
     assert (Path(program).name, of) == ("jobpipe", "flights/audit")
-    command: Any = cli
-    for word in words:
-        command = command.commands[word]
+    assert " ".join(words) in paths(click.Context(cli))
     assert service["Service"]["Type"] == "oneshot"
     assert timer["Timer"]["Persistent"] == "true"
 

@@ -1,9 +1,11 @@
-"""The OpenAPI document, made from the table of routes."""
+"""The OpenAPI document, and the table of docs/rest.md: ``python -m jobpipe.control.rest.openapi docs/rest.md``."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -98,3 +100,28 @@ def _parameter(query: Query) -> dict[str, Any]:
     if query.choices:
         schema["enum"] = list(query.choices)
     return {"name": query.name, "in": "query", "description": query.about, "schema": schema}
+
+
+BEGIN = "<!-- made from the table of routes by `make docs`; do not edit -->\n"
+END = "<!-- end of what is made -->\n"
+
+
+def with_routes(page: str, routes: Sequence[Route]) -> str:
+    """Return a page with the table of routes in the place of the one that it has."""
+    before, _, rest = page.partition(BEGIN)
+    rows = ["| request | right | what it does | parameters |", "|---|---|---|---|"]
+    for route in routes:
+        given = "; ".join(f"`{query.name}`: {query.about.rstrip('.')}" for query in route.query)
+        body = "" if route.body is None else f"body: {route.body.__name__}"
+        right = "-" if route.right is None else f"`{route.right}`"
+        told = "; ".join(filter(None, (given, body)))
+        rows.append(f"| `{route.method} {route.path}` | {right} | {' '.join(route.summary.split())} | {told} |")
+    table = "\n".join(rows)
+    return f"{before}{BEGIN}\n{table}\n\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    from jobpipe.control.rest.routing_table import ROUTES
+
+    _file = Path(sys.argv[1])
+    _file.write_text(with_routes(_file.read_text(), ROUTES))
