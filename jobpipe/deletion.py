@@ -29,7 +29,7 @@ from jobpipe.store.log.spool_folders import (
 )
 from jobpipe.store.spool.host_folder import directories_of_log
 from jobpipe.store.spool.spool_files import check_topic
-from jobpipe_registry.process_identity import PidScope, start_ticks
+from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.topic_records import OwnerRecord
 
 NOWHERE = "127.0.0.1:1"  # the endpoint of our claim: no coordinator answers there

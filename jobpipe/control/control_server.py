@@ -45,7 +45,6 @@ from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.log_file_tail import log_lines
 from jobpipe.jobs.monitor.keep_serving import KeepServing
 from jobpipe.jobs.schedules.schedule_rule import YEARS, Interval
-from jobpipe.jobs.storage.file_lock import locked
 from jobpipe.jobs.storage.interval_store import shown_time
 from jobpipe.jobs.storage.job_rows import Event, JobRow
 from jobpipe.jobs.storage.job_store import Store
@@ -103,17 +102,15 @@ class ControlServer(Control):
         self._stack = ExitStack()
 
     def start(self) -> None:
-        """Take the home, and go on with all jobs where they are.
+        """Go on with all jobs where they are; the caller holds the lock of the home (:meth:`ServerFiles.locked`).
 
         Raises:
-            ConfigError: another server has this home, or the registry keeps no jobs.
+            ConfigError: the registry keeps no jobs.
             RegistryUnavailable: the registry does not answer.
             StoreError: the store cannot be read.
         """
         folder = self._config.home / "server"
         with ExitStack() as stack:
-            what = f"jobpipe server of {self._config.home}"
-            stack.enter_context(locked(folder / "lock", what, "stop it first", "home"))
             self._store = Store(folder / "server.db", self._clock, self._wake_readers)
             stack.callback(self._store.close)
             handler = self._opened(self._config)

@@ -8,14 +8,11 @@ server.log          of one that was started by a command, without a terminal
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import jobpipe
 from jobpipe.control.permissions import Right
 from jobpipe.errors import ConfigError, ControlConflict
-from jobpipe_registry.process_identity import PidScope, lives, start_ticks
+from jobpipe_registry.host.local_files import is_locked, locked_file, write_whole
+from jobpipe_registry.host.process_identity import PidScope, lives, start_ticks
 
 MAX_BYTES = 16 * 1024
 TOKEN_BYTES = 32
@@ -36,7 +34,7 @@ class ServerState(BaseModel):
     """Where a running server is.
 
     Attributes:
-        pid, started, ticks: its process, as :func:`jobpipe_registry.process_identity.lives` knows it.
+        pid, started, ticks: its process, as :func:`jobpipe_registry.host.process_identity.lives` knows it.
         host, boot, pid_namespace: where that is.
         token: the file of the token that may operate; None if it takes certificates.
     """
@@ -93,6 +91,10 @@ class ServerFiles:
         return self.folder / "server.log"
 
     @property
+    def _lock(self) -> Path:
+        return self.folder / ".lock"
+
+    @property
     def state(self) -> Path:
         """Where the running one listens."""
         return self.folder / "server.json"
@@ -121,7 +123,7 @@ class ServerFiles:
         """
         for right in Right:
             if not self.token(right).exists():
-                self._write(self.token(right), f"{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode(), new=True)
+                self._write(self.token(right), f"{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode())
         return {right: read_token(self.token(right)) for right in Right}
 
     @contextmanager
@@ -133,18 +135,18 @@ class ServerFiles:
             ConfigError: the folder cannot be used.
         """
         self.make()
-        with _opened(self.folder / ".lock") as descriptor:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while not _taken(descriptor):
-                if time.monotonic() < deadline:
-                    time.sleep(0.02)
-                    continue
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked_file(self._lock, LOCK_SECONDS))
+            except TimeoutError:
                 found = self.read_state()
                 where = "it is starting" if found is None else f"at {found.url}, process {found.pid}"
                 raise ControlConflict(
                     f"a control server of {self.folder.parent} is already running ({where}); stop it first, or use it",
                     folder=str(self.folder),
-                )
+                ) from None
+            except OSError as error:
+                raise ConfigError(f"{self._lock}: cannot be opened ({error.strerror})", file=str(self._lock)) from error
             self.state.unlink(missing_ok=True)
             try:
                 yield
@@ -157,10 +159,10 @@ class ServerFiles:
 
     def running(self) -> bool:
         """Whether a server of this home runs, or starts: whether the lock is held."""
-        if not (self.folder / ".lock").exists():
-            return False
-        with _opened(self.folder / ".lock") as descriptor:
-            return not _taken(descriptor)
+        try:
+            return is_locked(self._lock)
+        except OSError as error:
+            raise _unreadable(self._lock, error.strerror) from error
 
     def read_state(self) -> ServerState | None:
         """Return where the server listens; None if that is not said (yet).
@@ -177,24 +179,11 @@ class ServerFiles:
         except OSError as error:
             raise _unreadable(self.state, error.strerror) from error
 
-    def _write(self, path: Path, content: bytes, *, new: bool = False) -> None:
-        """Write a file whole or not at all; with ``new`` one that is there stays."""
-        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    def _write(self, path: Path, content: bytes) -> None:
         try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(content)
-                if new:  # what is made once lasts
-                    file.flush()
-                    os.fsync(file.fileno())
-            if new:
-                with contextlib.suppress(FileExistsError):
-                    os.link(part, path)
-            else:
-                os.replace(part, path)
+            write_whole(path, content)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})", file=str(path)) from error
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def read_token(path: Path) -> str:
@@ -229,25 +218,5 @@ def _read(path: Path) -> bytes:
         return file.read(MAX_BYTES)
 
 
-def _taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _unreadable(path: Path, why: str | None) -> ConfigError:
     return ConfigError(f"{path}: cannot be read ({why})", file=str(path))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be opened ({error.strerror})", file=str(path)) from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

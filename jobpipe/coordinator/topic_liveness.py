@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass
 
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe_registry.process_identity import lives
+from jobpipe_registry.host.process_identity import lives
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class WatchedParent:
-    """The process whose end ends the coordinator; see :func:`jobpipe_registry.process_identity.lives`."""
+    """The process whose end ends the coordinator; see :func:`jobpipe_registry.host.process_identity.lives`."""
 
     pid: int
     started: float

@@ -19,7 +19,7 @@ from jobpipe.coordinator.server_process import start_program
 from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
-from jobpipe_registry.process_identity import start_ticks
+from jobpipe_registry.host.process_identity import start_ticks
 
 log = logging.getLogger(__name__)
 

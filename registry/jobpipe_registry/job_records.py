@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobpipe_registry.process_identity import PidScope
+from jobpipe_registry.host.process_identity import PidScope
 from jobpipe_registry.registry_errors import BadRecord
 from jobpipe_registry.topic_records import Record, require_integer, require_seconds, require_text
 

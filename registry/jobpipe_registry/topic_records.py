@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+from jobpipe_registry.host.process_identity import PidScope
 from jobpipe_registry.names import MAX_PARALLELISM
-from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.registry_errors import BadRecord
 
 MAX_RECORD_BYTES = 4096  # a listing of hundreds stays small; a record of ours has about 300 bytes

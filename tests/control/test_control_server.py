@@ -24,8 +24,8 @@ from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED, DesiredState, JobState
 from jobpipe.pipelines.model.paths import PipelinePaths
+from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_errors import NotOrdered, Unavailable
 from tests.control.world import NAME, World, job_of, states, status, wait
 from tests.pipelines.waiting import eventually

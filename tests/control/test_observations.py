@@ -13,8 +13,8 @@ from jobpipe.jobs.supervision.assessment import EndOf, LeaseOf, OrderOf
 from jobpipe.jobs.supervision.observations import facts_of, has_rebooted, process_status
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import LaunchState
+from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.job_records import EndRecord, Lease, Order
-from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_jobs import JobRecords
 
 ATTEMPT = AttemptRow(

@@ -21,8 +21,8 @@ from jobpipe.store.log.retention import RetentionCleaner
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.subscriptions.positions import Subscriptions
 from jobpipe.wire.wire_messages import Reply
+from jobpipe_registry.host.process_identity import PidScope
 from jobpipe_registry.nodes import Create
-from jobpipe_registry.process_identity import PidScope
 from jobpipe_registry.topic_records import OwnerRecord
 from tests.coordinator.kit import NAMESPACE, Gate, World, run, seal, until
 from tests.troubleshooting import on_page

@@ -140,7 +140,7 @@ def test_a_pause_that_is_cancelled_as_it_ends(registry: Registry, turns: int) ->
         follower = asyncio.create_task(_pause_for_ever(dialler))
         await asyncio.sleep(0)
         registry.put(record(NOWHERE))
-        registry.locator.wait("orders", 5.0)
+        await asyncio.to_thread(registry.locator.wait, "orders", 5.0)
         dialler._on_change()
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -40,7 +40,7 @@ from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.catalog_status import CatalogStatus
-from jobpipe_registry.process_identity import lives
+from jobpipe_registry.host.process_identity import lives
 from tests.pipelines.conftest import Write, loaded
 from tests.pipelines.waiting import DEADLINE
 from tests.statuses import subscription_status, topic_status

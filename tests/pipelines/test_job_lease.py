@@ -19,9 +19,9 @@ import pytest
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.jobs.runner import job_lease
 from jobpipe.jobs.runner.job_lease import JobLease, LeaseLost
+from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
-from jobpipe_registry.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.registry_jobs import Jobs
 from tests.pipelines.waiting import DEADLINE, eventually

@@ -134,7 +134,8 @@ def test_a_file_is_on_the_disk_before_and_after_it_gets_its_name(
     sync, replace = os.fsync, os.replace
 
     def synced(descriptor: int) -> None:
-        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name} {os.fstat(descriptor).st_size}")
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        steps.append(f"sync {name.rpartition('.')[0] or name} {os.fstat(descriptor).st_size}")
         sync(descriptor)
 
     def replaced(part: Path, whole: Path) -> None:
@@ -146,4 +147,4 @@ def test_a_file_is_on_the_disk_before_and_after_it_gets_its_name(
     write_private(path, b"content", durable=durable)
     assert path.read_bytes() == b"content"
     folder = f"sync {tmp_path.name} {tmp_path.stat().st_size}"
-    assert steps == (["sync alerts.json.part 7", "replace", folder] if durable else ["replace"])
+    assert steps == (["sync .alerts.json 7", "replace", folder] if durable else ["replace"])

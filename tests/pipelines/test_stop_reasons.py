@@ -19,7 +19,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from jobpipe.jobs.workloads import stop_request
 from jobpipe.jobs.workloads.stop_request import StopAsked, StopRequest, watch_parent
 from jobpipe.pipelines.loading.snapshot import ParentProcess
-from jobpipe_registry.process_identity import start_ticks
+from jobpipe_registry.host.process_identity import start_ticks
 from tests.pipelines.waiting import DEADLINE, eventually
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -20,10 +20,11 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
-from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held, start_time
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, is_alive, start_time
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedStatus, EmbeddedZooKeeper, find_jars, find_java
 from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
-from jobpipe_registry.process_identity import PidScope
+from jobpipe_registry.host.local_files import is_locked, locked_file
+from jobpipe_registry.host.process_identity import PidScope
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.zookeeper.kazoo_client import TlsHandler
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
@@ -188,7 +189,7 @@ def test_it_ends_by_itself_after_its_last_session(home: Path) -> None:
     eventually(lambda: server.status() is None)
     eventually(lambda: gone(status))
     assert not is_serving(status.port, tls)
-    assert not is_held(home / "zookeeper" / "server.lock")
+    assert not is_locked(home / "zookeeper" / "server.lock")
 
 
 @pytest.mark.slow
@@ -267,7 +268,7 @@ def test_a_home_on_two_hosts_is_refused(home: Path) -> None:
     files.make()
     files.write_state(EmbeddedState("ready", "t", "another-host", 1, 1.0, 2, 1.0, 1, 1.0))
     calls: list[Callable[[], Any]] = [server.ensure, server.stop]
-    with hold(files.server_lock, 1.0):
+    with locked_file(files.server_lock, 1.0):
         for call in calls:
             with pytest.raises(Unavailable) as caught:
                 call()
@@ -282,7 +283,7 @@ def test_missing_java_says_what_to_install(home: Path, monkeypatch: pytest.Monke
     assert "jre" in caught.value.reason
     with pytest.raises(Unavailable):
         EmbeddedZooKeeper(home, java=str(tmp_path / "java")).ensure()
-    assert not is_held(home / "zookeeper" / "server.lock")
+    assert not is_locked(home / "zookeeper" / "server.lock")
 
 
 def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_java_that_fails_is_reported_with_its_words(home: Path, tmp_path: Path) 
     with pytest.raises(Unavailable) as caught:
         EmbeddedZooKeeper(home, java=str(broken)).ensure()
     assert "no such heap" in caught.value.reason
-    eventually(lambda: not is_held(home / "zookeeper" / "server.lock"))
+    eventually(lambda: not is_locked(home / "zookeeper" / "server.lock"))
 
 
 def test_options_that_are_no_words_are_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +332,7 @@ def test_a_starter_that_hangs_is_not_waited_for_for_ever(home: Path) -> None:
     files.make()
     server = EmbeddedZooKeeper(home)
     calls: list[Callable[[], Any]] = [lambda: server.ensure(timeout=0.2), lambda: server.stop(timeout=0.2)]
-    with hold(files.start_lock, 1.0):
+    with locked_file(files.start_lock, 1.0):
         for call in calls:
             with pytest.raises(Unavailable):
                 call()
@@ -357,6 +358,6 @@ def test_a_home_of_two_containers_is_refused(home: Path) -> None:
     for other in (state, replace(state, boot=here.boot, pid_namespace=here.pid_namespace + 1)):
         files.write_state(other)
         assert server.stop() is False  # without the lock: nothing is killed for it
-        with hold(files.server_lock, 1.0), pytest.raises(Unavailable, match="another container") as caught:
+        with locked_file(files.server_lock, 1.0), pytest.raises(Unavailable, match="another container") as caught:
             server.stop(timeout=0.5)
         assert str(os.getpid()) in caught.value.reason

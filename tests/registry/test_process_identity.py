@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobpipe_registry import process_identity
-from jobpipe_registry.process_identity import PidScope, lives, start_ticks
+from jobpipe_registry.host import process_identity
+from jobpipe_registry.host.process_identity import PidScope, lives, start_ticks
 from jobpipe_registry.topic_records import OwnerRecord
 
 HERE = PidScope.here()

@@ -23,7 +23,7 @@ from jobpipe.operations.admin_operations import Driver, HandoverRequest
 from jobpipe.operations.messages.calls import ask
 from jobpipe.wire.wire_messages import Hello
 from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.process_identity import lives
+from jobpipe_registry.host.process_identity import lives
 from jobpipe_registry.topic_records import OwnerRecord
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.net.address import Endpoint
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe_registry.handler import RegisterServerHandler
-from jobpipe_registry.process_identity import PidScope, start_ticks
+from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.registry_errors import BadRecord
 from jobpipe_registry.topic_records import MAX_EPOCH, MAX_STEP, OwnerRecord, RegisterRecord
 

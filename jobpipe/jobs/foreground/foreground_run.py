@@ -44,7 +44,7 @@ from jobpipe.plural import counted
 from jobpipe.signal_handlers import handled
 from jobpipe.store.log.catalog_status import CatalogStatus
 from jobpipe.store.log.spool_folders import has_spool, read_status
-from jobpipe_registry.process_identity import start_ticks
+from jobpipe_registry.host.process_identity import start_ticks
 
 POLL_SECONDS = 0.5
 SAME_SECONDS = 1.0  # a signal that comes so soon after another one is the same wish: of a process and of its group

@@ -21,7 +21,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.jobs.session_processes import members
 from jobpipe.pipelines.file.field_types import Text
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus, PluginOptions
-from jobpipe_registry.process_identity import PidScope, lives, start_ticks
+from jobpipe_registry.host.process_identity import PidScope, lives, start_ticks
 
 log = logging.getLogger(__name__)
 

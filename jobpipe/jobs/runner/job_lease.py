@@ -12,8 +12,8 @@ from collections.abc import Callable
 import psutil
 
 from jobpipe.errors import RegistryUnavailable
+from jobpipe_registry.host.process_identity import PidScope, lives, start_ticks
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.process_identity import PidScope, lives, start_ticks
 from jobpipe_registry.registry_errors import LeaseHeld, NotOrdered, Unavailable
 from jobpipe_registry.registry_jobs import JobRecords, Jobs
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
+from jobpipe_registry.host.local_files import is_locked, locked_file
 
 
 def holder(path: Path) -> str | None:
     """Return which process holds the lock of a file, None: none does."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    with open(descriptor) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read(20).strip() or "another process"
-    return None
+    return _owner(path) if is_locked(path) else None
 
 
 @contextmanager
@@ -38,14 +29,16 @@ def locked(path: Path, what: str, remedy: str, key: str) -> Iterator[None]:
         ConfigError: another process holds it.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "r+") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = file.read(20).strip() or "another process"
-            raise ConfigError(f"{what} is already running, by process {who}; {remedy}", key=key) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            descriptor = stack.enter_context(locked_file(path))
+        except TimeoutError:
+            raise ConfigError(f"{what} is already running, by process {_owner(path)}; {remedy}", key=key) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
         yield
+
+
+def _owner(path: Path) -> str:
+    with path.open() as file:
+        return file.read(20).strip() or "another process"

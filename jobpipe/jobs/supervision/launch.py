@@ -23,8 +23,8 @@ from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.api import Attempt, Launcher
+from jobpipe_registry.host.process_identity import PidScope, lives
 from jobpipe_registry.job_records import Lease, Order
-from jobpipe_registry.process_identity import PidScope, lives
 from jobpipe_registry.registry_errors import OrderChanged, RegistryError, Unavailable
 
 log = logging.getLogger(__name__)

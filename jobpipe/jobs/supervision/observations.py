@@ -5,8 +5,8 @@ from __future__ import annotations
 from jobpipe.jobs.storage.job_rows import AttemptRow, LeaseHolder
 from jobpipe.jobs.supervision.assessment import EndOf, Facts, LauncherAnswer, LeaseOf, OrderOf
 from jobpipe.pipelines.plugins.api import LaunchState, LaunchStatus
+from jobpipe_registry.host.process_identity import PidScope, lives
 from jobpipe_registry.job_records import EndRecord, Lease
-from jobpipe_registry.process_identity import PidScope, lives
 from jobpipe_registry.registry_jobs import JobRecords
 
 SKEW_SECONDS = 5.0  # by which the clock of a driver's host may be late

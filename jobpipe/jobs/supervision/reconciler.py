@@ -27,8 +27,8 @@ from jobpipe.pipelines.file.problems import pipeline_error
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.paths import PipelinePaths, clear_storage
 from jobpipe.pipelines.plugins.api import LaunchState
+from jobpipe_registry.host.process_identity import lives
 from jobpipe_registry.job_records import Order
-from jobpipe_registry.process_identity import lives
 from jobpipe_registry.registry_errors import OrderChanged, RegistryError
 from jobpipe_registry.registry_jobs import JobRecords
 

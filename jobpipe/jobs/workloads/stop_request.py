@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from jobpipe.pipelines.loading.snapshot import ParentProcess
-from jobpipe_registry.process_identity import lives
+from jobpipe_registry.host.process_identity import lives
 
 PARENT_SECONDS = 1.0
 

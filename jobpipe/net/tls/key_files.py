@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from jobpipe.errors import ConfigError
+from jobpipe_registry.host.local_files import locked_file, write_whole
 
 LOCK_TIMEOUT = 30.0
 
@@ -76,24 +73,8 @@ def write_crl(path: Path, crl: x509.CertificateRevocationList) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file under a new name, force it to the disk and rename it: it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, content, mode)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})", file=str(path)) from error
 
@@ -121,21 +102,12 @@ def close_folder(directory: Path) -> None:
 def locked(directory: Path) -> Iterator[None]:
     """Make the folder, and hold its lock; the lock of a process that dies is free."""
     _make_folder(directory)
-    try:
-        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{directory}: cannot be written ({error.strerror})", file=str(directory)) from error
-    try:
-        deadline = time.monotonic() + LOCK_TIMEOUT
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    text = f"{directory}/.lock: held by another process for {LOCK_TIMEOUT:g} s"
-                    raise ConfigError(text, file=f"{directory}/.lock") from error
-                time.sleep(0.02)
+    lock = directory / ".lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked_file(lock, LOCK_TIMEOUT))
+        except TimeoutError as error:
+            raise ConfigError(f"{lock}: held by another process for {LOCK_TIMEOUT:g} s", file=str(lock)) from error
+        except OSError as error:
+            raise ConfigError(f"{directory}: cannot be written ({error.strerror})", file=str(directory)) from error
         yield
-    finally:
-        os.close(descriptor)

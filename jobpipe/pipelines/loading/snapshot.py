@@ -25,7 +25,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class ParentProcess(BaseModel):
-    """A process with which an attempt ends, as :func:`jobpipe_registry.process_identity.lives` knows it."""
+    """A process with which an attempt ends, as :func:`jobpipe_registry.host.process_identity.lives` knows it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

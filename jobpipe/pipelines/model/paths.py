@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.file_paths import absolute, local_folder
 from jobpipe.pipelines.model.pipeline import Pipeline
+from jobpipe_registry.host.local_files import write_whole
 
 
 def write_private(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file whole or not at all, readable by its owner alone.
+    """Write a file and its folder, for their owner alone; the file whole or not at all.
 
     Args:
         durable: it is there after a power cut, too; else it may then be empty, or the one before.
@@ -21,20 +21,7 @@ def write_private(path: Path, content: bytes, *, durable: bool = True) -> None:
         OSError: it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(part, path)
-    if durable:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    write_whole(path, content, durable=durable)
 
 
 @dataclass(frozen=True)

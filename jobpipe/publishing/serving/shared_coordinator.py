@@ -8,7 +8,6 @@ the job's secret and is this user's own.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -31,7 +30,8 @@ from jobpipe.errors import AddressError, ConfigError, WaitTimeout
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe.publishing.coordinator_launcher import START_SECONDS, CoordinatorProcess, identity, start_coordinator
-from jobpipe_registry.process_identity import PidScope, lives, start_ticks
+from jobpipe_registry.host.local_files import locked_file
+from jobpipe_registry.host.process_identity import PidScope, lives, start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -185,19 +185,12 @@ def read(path: Path) -> CoordinatorProcess | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    deadline = Deadline(LOCK_SECONDS)
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if deadline.passed:
-                    raise WaitTimeout(
-                        f"{path}: another process has held it for {LOCK_SECONDS:g} s, to start a coordinator",
-                        file=str(path),
-                    ) from None
-                time.sleep(LOOK_SECONDS)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked_file(path, LOCK_SECONDS))
+        except TimeoutError:
+            what = f"{path}: another process has held it for {LOCK_SECONDS:g} s, to start a coordinator"
+            raise WaitTimeout(what, file=str(path)) from None
         yield
 
 

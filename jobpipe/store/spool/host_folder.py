@@ -13,7 +13,6 @@ The place of a log is its id and 32 hex digits that follow from a secret of its 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -37,6 +36,7 @@ from jobpipe.store.spool.spool_files import (
     sync_directory,
     write_id_of,
 )
+from jobpipe_registry.host.local_files import locked_file, write_whole
 
 _PLACE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}")
 MAX_ANNOUNCEMENT = 4096
@@ -111,16 +111,13 @@ class HostFolder:
             path.mkdir(mode=0o755, parents=True, exist_ok=True)  # tasks of other users read server.json
             check_folder(path)
             (path / "topics").mkdir(mode=0o700, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(locked_file(path / "lock"))
+                self.id, self.starts = self._identify()
+                self._lock = stack.pop_all()
+        except TimeoutError as error:
+            raise SpoolError(f"{path}: another host server serves this folder", file=str(path)) from error
         except OSError as error:
-            raise spool_error("cannot prepare", path, error) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.id, self.starts = self._identify()
-        except OSError as error:
-            os.close(self._lock)
-            if isinstance(error, BlockingIOError):
-                raise SpoolError(f"{path}: another host server serves this folder", file=str(path)) from error
             raise spool_error("cannot prepare", path, error) from error
 
     def _identify(self) -> tuple[str, int]:
@@ -155,20 +152,10 @@ class HostFolder:
         """Let tasks and other servers know that the folder is not served any more; the segments stay."""
         with contextlib.suppress(OSError):
             (self.path / "server.json").unlink()
-        os.close(self._lock)
+        self._lock.close()
 
     def _write(self, file: Path, value: dict[str, object], mode: int) -> None:
-        fresh = file.with_suffix(".new")
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        with os.fdopen(fd, "w") as out:
-            json.dump(value, out)
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(fresh, mode)
-        fresh.replace(file)
-        sync_directory(self.path)
+        write_whole(file, json.dumps(value).encode(), mode)
 
     # -- segments ------------------------------------------------------------------------------------------------------
 

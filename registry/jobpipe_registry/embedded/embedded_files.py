@@ -12,22 +12,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import ipaddress
 import json
 import os
 import stat
-import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
 from jobpipe_registry.credentials import Tls
-from jobpipe_registry.process_identity import PidScope
+from jobpipe_registry.host.local_files import write_whole
+from jobpipe_registry.host.process_identity import PidScope
 from jobpipe_registry.registry_errors import BadOption
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
@@ -111,17 +108,7 @@ class EmbeddedFiles:
         try:
             make_context(self.tls)
         except BadOption:
-            self._write_private(self.tls.ca, _key_and_certificate())
-
-    def _write_private(self, path: Path, text: bytes) -> None:
-        """Replace a file in one step; only this user can read it, from the first byte on."""
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+            write_whole(self.tls.ca, _key_and_certificate())
 
     def read_state(self) -> EmbeddedState | None:
         """Return the state; None if there is none or it cannot be read."""
@@ -216,48 +203,6 @@ def _key_and_certificate() -> bytes:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return private + certificate.public_bytes(serialization.Encoding.PEM)
-
-
-@contextlib.contextmanager
-def hold(path: Path, timeout: float) -> Iterator[None]:
-    """Hold the lock file exclusively.
-
-    Raises:
-        TimeoutError: another one has it for longer than ``timeout`` seconds.
-    """
-    deadline = time.monotonic() + timeout
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"{path} is held by another process") from None
-            time.sleep(0.02)
-        try:
-            yield
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a fork has the descriptor
-    finally:
-        os.close(descriptor)
-
-
-def is_held(path: Path) -> bool:
-    """Say whether some process holds the lock file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def start_time(pid: int) -> float:

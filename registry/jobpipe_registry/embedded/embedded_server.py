@@ -24,9 +24,10 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, start_time
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, is_alive, start_time
 from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
-from jobpipe_registry.process_identity import PidScope
+from jobpipe_registry.host.local_files import locked_file
+from jobpipe_registry.host.process_identity import PidScope
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 logger = logging.getLogger("jobpipe_registry.embedded.embedded_server")
@@ -283,7 +284,7 @@ class JavaSupervisor:
     def _may_end(self, joined: int) -> bool:
         """Withdraw the state, so that no process joins any more; False if one just did, or is about to."""
         try:
-            with hold(self._files.start_lock, 0.0):
+            with locked_file(self._files.start_lock, 0.0):
                 answer = ask(self._state.port, "mntr", self._context)
                 if self._files.joined() != joined or count_sessions(answer) != 0:
                     return False
@@ -408,7 +409,7 @@ def main() -> None:
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
-        with hold(files.server_lock, 3.0):
+        with locked_file(files.server_lock, 3.0):
             supervisor = JavaSupervisor(
                 files,
                 linger=arguments.linger,

@@ -28,7 +28,8 @@ from pathlib import Path
 import psutil
 
 from jobpipe_registry.credentials import Tls
-from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, hold, is_alive, is_held
+from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, is_alive
+from jobpipe_registry.host.local_files import is_locked, locked_file
 from jobpipe_registry.registry_errors import BadOption, Unavailable
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
@@ -109,7 +110,7 @@ class EmbeddedZooKeeper:
         deadline = time.monotonic() + timeout
         try:
             self._files.make()
-            with hold(self._files.start_lock, timeout):
+            with locked_file(self._files.start_lock, timeout):
                 return self._join_or_start(deadline)
         except TimeoutError as error:
             raise self._unavailable(f"another process has been starting it for {timeout:g} s") from error
@@ -134,7 +135,7 @@ class EmbeddedZooKeeper:
             return False
         deadline = time.monotonic() + timeout
         try:
-            with hold(self._files.start_lock, timeout / 3):
+            with locked_file(self._files.start_lock, timeout / 3):
                 return self._stop(deadline, timeout)
         except TimeoutError as error:
             raise self._unavailable("another process is starting it") from error
@@ -152,7 +153,7 @@ class EmbeddedZooKeeper:
                     # Not asked by its port: others can keep that busy, and the client tries more than once anyway.
                     if not state.is_here or is_alive(state.java_pid, state.java_created):
                         return state
-            elif not token and not is_held(self._files.server_lock):
+            elif not token and not is_locked(self._files.server_lock):
                 token = secrets.token_hex(8)
                 self._files.join()
                 self._spawn(token)
@@ -194,7 +195,7 @@ class EmbeddedZooKeeper:
 
     def _stop(self, deadline: float, timeout: float) -> bool:
         state = self._files.read_state()
-        running = is_held(self._files.server_lock)
+        running = is_locked(self._files.server_lock)
         if state is not None and running:
             self._refuse_other_place(state)
         if not running:
@@ -202,7 +203,7 @@ class EmbeddedZooKeeper:
         if state is not None:
             _signal(state.pid, state.created, signal.SIGTERM)
         soft = deadline - timeout * 0.3
-        while is_held(self._files.server_lock):
+        while is_locked(self._files.server_lock):
             now = time.monotonic()
             if now >= deadline:
                 raise self._unavailable("it does not end")
@@ -216,7 +217,7 @@ class EmbeddedZooKeeper:
         return True
 
     def _is_running(self, state: EmbeddedState) -> bool:
-        if not is_held(self._files.server_lock):
+        if not is_locked(self._files.server_lock):
             return False
         return not state.is_here or is_alive(state.pid, state.created)
 

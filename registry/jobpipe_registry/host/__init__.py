@@ -1,0 +1,1 @@
+"""This host: its processes, and files that are written whole or locked."""
