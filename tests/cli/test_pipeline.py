@@ -98,7 +98,7 @@ def test_parameters_and_overlays(run: Run, pipe: Callable[[str], str], tmp_path:
     twice = run("pipeline", "validate", file, "--set", "topic=a", "--set", "topic=b")
     assert (twice.exit_code, "topic is given twice" in twice.stderr) == (2, True)
     over = tmp_path / "prod.yaml"
-    over.write_text("pipeline.topic-prefix: prod.\n")
+    over.write_text("pipeline: {topic-prefix: prod.}\n")
     over.chmod(0o600)
     shown = run("pipeline", "graph", file, "--overlay", str(over))
     assert "prod.orders  a → b" in shown.stdout

@@ -18,14 +18,14 @@ pipeline: {name: shop, parameters: {at: "2"}}
 jobs:
   publish: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}
   daily:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: orders}
     sink: {type: parquet, path: "daily/${run.lower:%Y-%m-%d}", mode: overwrite}
     schedule: {crontab: "0 ${var.at} * * *", timezone: Europe/Berlin, delay: 10min}
 """
 MONTHLY = """
   monthly:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: orders}
     sink: {type: parquet, path: "monthly/${run.lower:%Y-%m}", mode: overwrite}
     schedule: {every: month, start: "2026-01-15T00:00:00Z", end: "2026-03-01T00:00:00Z"}

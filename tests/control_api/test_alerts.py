@@ -151,8 +151,7 @@ def test_a_pipeline_that_cannot_be_loaded_any_more_has_its_alerts(
 ) -> None:
     """A plug-in is gone, for instance: just then it fails."""
     made = tree(report={"source": {"type": "gone"}, "sink": {"type": "console"}})
-    del made["pipeline"]
-    made |= {"pipeline.name": "flights", "pipeline.alerts": [{"type": "webhook", "url": "env:ALERT_URL"}]}
+    made["pipeline"]["alerts"] = [{"type": "webhook", "url": "env:ALERT_URL"}]
     control.submissions["flights"] = Submission(file=tmp_path / "p.yaml", folder=tmp_path, tree=made)
     alerts = Alerts(control, environ={"ALERT_URL": receiver.url})
     alerts.start()

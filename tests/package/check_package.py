@@ -366,7 +366,7 @@ def test_a_pipeline_of_a_plug_in(installed: Environment) -> None:
     work = installed.folder / "work"
     file = installed.folder / "articles"
     shutil.copytree(ROOT / "examples/plugin", file, ignore=shutil.ignore_patterns("tests", "acme_jobpipe"))
-    (file / "plain.yaml").write_text("pipeline.launcher: {type: plain, master: 'local[1]'}\n")
+    (file / "plain.yaml").write_text("pipeline: {launcher: {type: plain, master: 'local[1]'}}\n")
     what = [str(file / "pipeline.yaml"), "--overlay", str(file / "plain.yaml"), "--set", f"work={work}"]
     assert "launcher" in installed.run("jobpipe", "pipeline", "plugins", "explain", "plain").splitlines()[0]
     installed.run("jobpipe", "pipeline", "run", *what, "--plain")

@@ -89,8 +89,8 @@ class Sink:
         ("sink: {type: jobpipe, topic: t, final: true}", True),
         ("sinks: [{type: jobpipe, topic: t, final: true}, {type: jobpipe, topic: u}]", False),
         ("sink: {type: json, path: out, at-least-once: true}", True),
-        ("sink: {type: json, path: out}, execution.runtime-mode: BATCH", True),
-        ("sink: {type: json, path: out}, execution.runtime-mode: BATCH, schedule: {every: day}", False),
+        ("sink: {type: json, path: out}, execution: {runtime-mode: BATCH}", True),
+        ("sink: {type: json, path: out}, execution: {runtime-mode: BATCH}, schedule: {every: day}", False),
         ("sink: {type: jobpipe, topic: t, final: true}, schedule: {every: day, mode: available-now}", False),
     ],
 )

@@ -56,7 +56,7 @@ jobs:
     source: {type: jobpipe, subscribe: flights}
     sink: {type: console}
   audit:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: flights}
     sink: {type: json, path: audit}
     schedule: {crontab: "0 2 * * *"}

@@ -57,7 +57,7 @@ def test_who_must_read(flights: Path) -> None:
 
 
 def test_a_single_job_as_flink_cdc_has_it(write: Write) -> None:
-    """Without jobs: the job is named as the pipeline; the mode stands in the pipeline, a transform has no type."""
+    """Without jobs: the job is named as the pipeline; a transform has no type."""
     pipeline = load_pipeline(
         write("""
 source:
@@ -78,20 +78,20 @@ sink:
   topic: others
 pipeline:
   name: sync
-  execution.runtime-mode: STREAMING
+execution: {runtime-mode: BATCH}
 """)
     )
     (job,) = pipeline.jobs.values()
-    assert (job.name, job.mode) == ("sync", Mode.STREAMING)
+    assert (job.name, job.mode) == ("sync", Mode.BATCH)
     assert [stage.type for stage in job.stages] == ["jobpipe", "sql", "jobpipe"]
     (node,) = graph_of(pipeline).jobs
     assert node.publishes == ("others", "ods-orders")
 
 
-def test_names_for_people_as_flink_cdc_has_them(write: Write) -> None:
-    """Of source and sink they mean nothing; an escaped star is a star."""
+def test_an_escaped_star_is_a_star(write: Write) -> None:
+    """Flink CDC needs the backslash."""
     text = r"""
-source: {type: rate, name: My Source}
+source: {type: rate}
 transform: [{projection: '\*, a.\*, "\\*" AS b,\*'}]
 sink: {type: jobpipe, name: mine, topic: t}
 pipeline: {name: x}
@@ -100,44 +100,99 @@ pipeline: {name: x}
     (job,) = pipeline.jobs.values()
     assert job.transforms[0].plugin.options.projection == r'*, a.\*, "\\*" AS b,*'
     assert job.sinks[0].given["name"] == "mine"
-    assert "name" not in job.definition["source"]
 
 
-def test_dotted_and_nested_keys_are_one(write: Write) -> None:
-    nested = loaded(
+def test_keys_with_dots_are_written_whole(write: Write) -> None:
+    """Spark's keys, its options, and options of plug-ins whose names have dots."""
+    pipeline = loaded(
         write("""
-pipeline: {name: x, restart: {delay: 1s}, configuration: {spark: {sql: {shuffle: {partitions: 2}}}}}
+pipeline: {name: x, configuration: {spark.sql.shuffle.partitions: 2}}
 jobs:
   a:
-    execution: {runtime-mode: BATCH}
-    source: {type: jobpipe, subscribe: t, read: {timeout: 5s}}
-    transform: [{type: InsertField, static: {field: a, value: b}}]
-    sink: {type: csv, path: x, options: {compression: gzip}}
+    source: {type: jobpipe, subscribe: t, read.timeout: 5s}
+    transform: [{type: InsertField, static.field: a, static.value: b}]
+    sink: {type: kafka, options: {kafka.bootstrap.servers: "h:1"}}
   b: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
 """)
     )
-    dotted = loaded(
-        write("""
-pipeline.name: x
-pipeline.restart.delay: 1s
-pipeline.configuration.spark.sql.shuffle.partitions: 2
-jobs.a.execution.runtime-mode: BATCH
-jobs.a.source.type: jobpipe
-jobs:
-  a.source: {subscribe: t, read.timeout: 5s}
-  a.transform: [{type: InsertField, static.field: a, static.value: b}]
-  a.sink: {type: csv, path: x, options.compression: gzip}
-  b: {source: {type: rate}, sink: {type: jobpipe, topic: t}}
-""")
-    )
-    assert dotted.spec == nested.spec
-    assert {name: job.spec.execution for name, job in dotted.jobs.items()} == {
-        name: job.spec.execution for name, job in nested.jobs.items()
-    }
-    for job, other in zip(dotted.jobs.values(), nested.jobs.values(), strict=True):
-        assert [stage.plugin.options for stage in job.stages] == [stage.plugin.options for stage in other.stages]
-    source = dotted.jobs["a"].stages[0].plugin
+    source, transform, sink = (stage.plugin for stage in pipeline.jobs["a"].stages)
     assert source.texts() == {"subscribe": "t", "jobpipe.read.timeout": "5s"}
+    assert (transform.options.static_field, transform.options.static_value) == ("a", "b")
+    assert sink.options.options == {"kafka.bootstrap.servers": "h:1"}
+    assert pipeline.spec.configuration == {"spark.sql.shuffle.partitions": "2"}
+
+
+NESTED = """
+pipeline: {name: x, restart: {delay: 1s}}
+jobs:
+  a:
+    execution: {runtime-mode: STREAMING}
+    source: {type: rate, options: {ramp.up: 1}, watermark: {column: timestamp, delay: 1 minute}}
+    sink: {type: console}
+"""
+
+
+@pytest.mark.parametrize(
+    ("nested", "dotted", "line", "key", "written"),
+    [
+        ("restart: {delay: 1s}", "restart.delay: 1s", 2, "pipeline.restart.delay", "restart: {delay: ...}"),
+        (
+            "execution: {runtime-mode: STREAMING}",
+            "execution.runtime-mode: STREAMING",
+            5,
+            "jobs.a.execution.runtime-mode",
+            "execution: {runtime-mode: ...}",
+        ),
+        ("options: {ramp.up: 1}", "options.ramp.up: 1", 6, "jobs.a.source.options.ramp.up", "options: {ramp.up: ...}"),
+        (
+            "watermark: {column: timestamp, delay: 1 minute}",
+            "watermark.delay: 1 minute",
+            6,
+            "jobs.a.source.watermark.delay",
+            "watermark: {delay: ...}",
+        ),
+        ("  sink: {type: console}", "  source.type: rate", 7, "jobs.a.source.type", "source: {type: ...}"),
+        ("  sink: {type: console}", "b.sink: {type: console}", 7, "jobs.b.sink", "b: {sink: ...}"),
+        (
+            "    sink: {type: console}",
+            "jobs.a.trigger.available-now: true",
+            7,
+            "jobs.a.trigger.available-now",
+            "jobs: {a: {trigger: {available-now: ...}}}",
+        ),
+        (
+            "    sink: {type: console}",
+            "jobs.b.source.options.a.b: 1",
+            7,
+            "jobs.b.source.options.a.b",
+            "jobs: {b: {source: {options: {a.b: ...}}}}",
+        ),
+        (
+            "    sink: {type: console}",
+            "pipeline.configuration.spark.a: 1",
+            7,
+            "pipeline.configuration.spark.a",
+            "pipeline: {configuration: {spark.a: ...}}",
+        ),
+    ],
+)
+def test_a_dotted_key_is_told_with_its_section(
+    write: Write, nested: str, dotted: str, line: int, key: str, written: str
+) -> None:
+    assert loaded(write(NESTED)).jobs["a"].mode is Mode.STREAMING
+    assert nested in NESTED
+    found = problems(write(NESTED.replace(nested, dotted)))
+    told = [(problem.line, problem.key) for problem in found if problem.remedy == f"write {written}"]
+    assert told == [(line, key)], found
+
+
+def test_a_dotted_key_of_one_job(write: Write) -> None:
+    text = "pipeline: {name: x}\nsource: {type: rate}\nsink.type: console\npipeline.restart.delay: 1s\n"
+    told = [(problem.line, problem.key, problem.remedy) for problem in problems(write(text))]
+    assert told == [
+        (3, "sink.type", "write sink: {type: ...}"),
+        (4, "pipeline.restart.delay", "write pipeline: {restart: {delay: ...}}"),
+    ]
 
 
 def test_parameters(write: Write) -> None:
@@ -179,14 +234,11 @@ jobs: {a: {source: {type: rate}, sink: {type: json, path: "${var.a}"}}}
     "name", ["source", "sink", "options", "configuration", "transform", "sources", "sinks", "jobs"]
 )
 def test_a_job_may_be_named_like_a_section(write: Write, name: str) -> None:
-    """Dotted keys in it, and of it, stand for the same as in any other job; so do those of a source."""
     text = """
-pipeline.name: x
+pipeline: {name: x}
 jobs:
-  NAME: {source.type: rate, source.options.a.b: 1, sink.type: console, sink.options: {c.d: 2}}
-  other: {sources: {NAME: {type: rate, watermark.column: a, watermark.delay: 1 minute}}, sink.type: console}
-jobs.NAME.transform: [{type: InsertField, static.field: a, static.value: b}]
-jobs.NAME.configuration.spark.a: 1
+  NAME: {source: {type: rate, options: {a.b: 1}}, sink: {type: console}, configuration: {spark.a: 1}}
+  other: {sources: {NAME: {type: rate, watermark: {column: a, delay: 1 minute}}}, sink: {type: console}}
 """
     pipeline = loaded(write(text.replace("NAME", name)))
     job = pipeline.jobs[name]
@@ -232,9 +284,9 @@ def test_options_of_the_bus(write: Write) -> None:
     path = write("""
 pipeline: {name: x}
 jobs:
-  a: {source: {type: rate}, sink: {type: jobpipe, topic: t, partition-by: [value, timestamp], retention: {time: 1h}}}
+  a: {source: {type: rate}, sink: {type: jobpipe, topic: t, partition-by: [value, timestamp], retention.time: 1h}}
   b:
-    source: {type: jobpipe, assign: {t: [1, 2]}, startingOffsets: {t: 12}, maxOffsetsPerTrigger: 5}
+    source: {type: jobpipe, assign: {t: [1, 2]}, startingOffsets: {t: 12}, maxRowsPerTrigger: 5}
     sink: {type: console}
 """)
     a, b = loaded(path).jobs.values()
@@ -255,9 +307,8 @@ jobs: {a: {source: {type: rate, options: {rowsPerSecond: 1}}, sink: {type: conso
 """)
     over = write(
         """
-pipeline: {libraries: [{glob: {include: b/**}}], restart.max-delay: 1h}
-jobs.a.source.options.numPartitions: 2
-jobs.a.trigger: null
+pipeline: {libraries: [{glob: {include: b/**}}], restart: {max-delay: 1h}}
+jobs: {a: {source: {options: {numPartitions: 2}}, trigger: null}}
 """,
         "prod.yaml",
     )
@@ -467,7 +518,7 @@ def test_a_stream_that_keeps_each_key(write: Write, mode: str, watermark: str, s
 pipeline: {{name: x}}
 jobs:
   a:
-    execution.runtime-mode: {mode}
+    execution: {{runtime-mode: {mode}}}
     source: {{type: json, path: x, schema: value bigint{of_source}}}
     transform: [{stages}]
     sink: {{type: json, path: y}}
@@ -502,16 +553,16 @@ def test_which_jobs_need_bounds(write: Write, tmp_path: Path) -> None:
 pipeline: {name: x}
 jobs:
   no:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: t}
     transform: [{filter: "day = '$${run.lower}'"}]
     sink: {type: json, path: "a/${run.id}"}
   by-sink:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: t}
     sink: {type: json, path: "a/${run.lower:%Y}-${run.upper:%Y}"}
   by-transform:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: t}
     transform: [{filter: id > 1}, {type: python, function: "a:b", options: {end: "${run.upper}"}}]
     sink: {type: json, path: "a/${run.lower}"}

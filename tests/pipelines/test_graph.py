@@ -24,7 +24,7 @@ jobs:
     sink: {type: jobpipe, topic: totals}
     errors: {tolerance: all}
   audit:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: "orders,totals"}
     sink: {type: json, path: x}
     schedule: {every: day}

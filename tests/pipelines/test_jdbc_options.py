@@ -21,14 +21,15 @@ from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.pipelines.conftest import Write, loaded, problems
 
 FILE = """
-pipeline: {{name: x{mode}}}
+pipeline: {{name: x}}
+execution: {{runtime-mode: {mode}}}
 source: {{type: csv, path: in, schema: id int}}
 sink: {{type: jdbc-upsert, {options}}}
 """
 GOOD = {"url": "jdbc:postgresql://db:5432/shop", "table": "shop.orders", "keys": "[id]", "password": "env:SHOP"}
 
 
-def text(mode: str = "", **options: str | None) -> str:
+def text(mode: str = "STREAMING", **options: str | None) -> str:
     given = {**GOOD, **{name.replace("_", "-"): value for name, value in options.items()}}
     shown = ", ".join(f"{name}: {value}" for name, value in given.items() if value is not None)
     return FILE.format(mode=mode, options=shown)
@@ -52,7 +53,7 @@ def test_defaults(write: Write) -> None:
 
 
 def test_both_modes(write: Write) -> None:
-    for mode in ("", ", execution.runtime-mode: BATCH"):
+    for mode in ("STREAMING", "BATCH"):
         sink_of(write(text(mode)))
 
 

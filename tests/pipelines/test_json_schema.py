@@ -11,6 +11,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from jobpipe.errors import PipelineError
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.plugins.json_schema import schema_text
 from tests.pipelines.conftest import Write
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = (files("jobpipe.pipelines") / "pipeline.schema.json").read_text()
 SINGLE = """
 pipeline: {name: x, parameters: {a: 1}}
-source: {type: csv, path: a, schema: id int, options.header: true}
+source: {type: csv, path: a, schema: id int, options: {header: true}}
 transform: [{projection: "*"}]
 sink: {type: jobpipe, topic: a, spool.placement: shared, parallelism: 2}
 """
@@ -63,49 +64,63 @@ def test_wrong_files_do_not(validator: Draft202012Validator, right: str, wrong: 
     assert not validator.is_valid(yaml.safe_load(SINGLE.replace(right, wrong)))
 
 
-WRITTEN_OTHERWISE = (
-    "{pipeline.name: x, source.type: rate, sink.type: console}",
-    "{pipeline: {storage: /x}, pipeline.name: x, source: {options: {a: 1}}, source.type: rate, sink.type: console}",
-    "{pipeline.name: x, jobs.a.source.type: rate, jobs: {a: {sink: {options: {b: 1}}}, a.sink.type: console}}",
-    "{pipeline: {name: x, execution: {runtime-mode: STREAMING}}, source: {type: text, path: y}, sink.type: console}",
-    "{pipeline: {name: x}, source: {type: rate, name: My Source}, sink: {type: console, name: My Sink}}",
-    """
+TAKEN = """
 pipeline:
   name: x
   parameters: {m: append, r: 0.1, n: 2, b: true, e: day, p: on-failure, k: console}
   restart: {policy: "${var.p}"}
 jobs:
   a:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: t}
     sink: {type: json, path: x, mode: "${var.m}"}
-    errors: {tolerance: all, max-ratio: "${var.r}", deadletterqueue: {topic: {name: d}}}
+    errors: {tolerance: all, max-ratio: "${var.r}", dead-letters: d}
     schedule: {every: "${var.e}", self-depend: "${var.b}"}
   b:
-    source: {type: jobpipe, assign: {t: [1]}, read: {timeout: 5s}, maxOffsetsPerTrigger: 5}
+    source: {type: jobpipe, assign: {t: [1]}, read.timeout: 5s, maxRowsPerTrigger: 5}
     transform:
-      - {type: TimestampConverter, field: a, target: {type: string}, format: x}
-      - {type: InsertField, static: {field: a, value: 1}}
+      - {type: TimestampConverter, field: a, target.type: string, format: x}
+      - {type: InsertField, static.field: a, static.value: 1}
       - {type: deduplicate, keys: [a], within-watermark: "true"}
-    sink: {type: jobpipe, topic: t2, retention: {time: 1h}, parallelism: "${var.n}"}
+    sink: {type: jobpipe, topic: t2, retention.time: 1h, parallelism: "${var.n}"}
     trigger: null
     schedule: null
     execution: null
-    configuration: {spark: {a: {b: 1}}}
-  c: {sources: {x: {type: rate, watermark.column: a, watermark.delay: 1 day}}, sinks: [{type: "${var.k}"}]}
+    configuration: {spark.a.b: 1}
+  c: {sources: {x: {type: rate, watermark: {column: a, delay: 1 day}}}, sinks: [{type: "${var.k}"}]}
   d:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jobpipe, subscribe: t, lowerBound: 3, upperBound: {t: 5}, boundaryType: OFFSET}
     sink: {type: json, path: y}
     errors: {tolerance: all, max-ratio: "0.5"}
-""",
+"""
+
+
+def test_what_the_loader_takes_fits(validator: Draft202012Validator, write: Write) -> None:
+    load_pipeline(write(TAKEN))
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(TAKEN))] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("restart: {policy: ", "restart.policy: {x: "),
+        ("execution: {runtime-mode: BATCH}", "execution.runtime-mode: BATCH"),
+        ("read.timeout: 5s", "read: {timeout: 5s}"),
+        ("target.type: string", "target: {type: string}"),
+        ("spark.a.b: 1", "spark: {a.b: 1}"),
+        ("watermark: {column: a, delay: 1 day}", "watermark.column: a"),
+        ("  c: {sources: {", "  c.sources: {x: {"),
+        ("{sources: {x: {", "{sources: {x.y: {"),
+        ("type: rate, ", "type: rate, name: My Source, "),
+    ],
 )
-
-
-@pytest.mark.parametrize("text", WRITTEN_OTHERWISE)
-def test_what_the_loader_takes_fits(validator: Draft202012Validator, write: Write, text: str) -> None:
-    load_pipeline(write(text))
-    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+def test_another_spelling_does_not(validator: Draft202012Validator, write: Write, right: str, wrong: str) -> None:
+    assert right in TAKEN
+    text = TAKEN.replace(right, wrong)
+    with pytest.raises(PipelineError):
+        load_pipeline(write(text))
+    assert not validator.is_valid(yaml.safe_load(text))
 
 
 def test_all_files_of_the_pages_and_examples_fit(validator: Draft202012Validator) -> None:
@@ -122,7 +137,7 @@ def test_all_files_of_the_pages_and_examples_fit(validator: Draft202012Validator
     assert len(files) > 15
     for text in files:
         tree = yaml.load(text, _Texts)  # noqa: S506 - a safe one
-        if isinstance(tree, dict) and "jobs.a.trigger" not in tree:  # which is an overlay
+        if isinstance(tree, dict) and "source: {options: {numPartitions" not in text:  # which is an overlay
             assert [error.message for error in validator.iter_errors(tree)] == [], text
 
 

@@ -82,13 +82,13 @@ def test_innocent_keys(key: str) -> None:
 
 
 def test_in_clear_is_told_without_it(write: Write) -> None:
-    """Nested keys, arguments of functions and Spark's configuration."""
+    """Options, arguments of functions and Spark's configuration."""
     text = """
 pipeline:
   name: x
-  configuration: {spark.hadoop.fs.azure.account: {key.shop.dfs.core.windows.net: hunter2, auth.type: SharedKey}}
+  configuration: {spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net: hunter2}
 source: {type: python, function: 'a:b', options: {refresh_token: hunter2, max.tokens: 9}}
-sink: {type: console, options: {kafka.ssl.keystore: {key: hunter2, location: /x}}}
+sink: {type: console, options: {kafka.ssl.keystore.key: hunter2, kafka.ssl.keystore.location: /x}}
 """
     found = problems(write(text))
     assert [problem.key.rpartition(".options.")[2] for problem in found] == [

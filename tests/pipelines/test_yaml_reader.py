@@ -9,7 +9,7 @@ import pytest
 
 from jobpipe.pipelines.file.problems import ProblemList
 from jobpipe.pipelines.file.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
-from tests.pipelines.conftest import Write
+from tests.pipelines.conftest import Write, problems
 
 pytestmark = pytest.mark.timeout(20)  # a parser that is not linear takes hours
 
@@ -120,22 +120,11 @@ def test_tags(text: str, line: int) -> None:
     assert problem.line == line
 
 
-@pytest.mark.parametrize("parts", [MAX_DEPTH, 500, 300_000])  # far more than Python may call
-def test_a_key_of_many_parts(parts: int) -> None:
-    report = ProblemList()
-    read_text(f"b: c\n? {'.'.join(['a'] * (parts + 1))}\n: 1\n", "f", report)
-    (problem,) = report.problems
-    assert (problem.line, problem.key) == (2, "")
-    assert f"at most {MAX_DEPTH} levels" in problem.what
-    assert len(problem.what) < 200
-
-
-def test_as_many_parts_as_levels() -> None:
-    report = ProblemList()
-    assert read_text(f"{'.'.join(['a'] * MAX_DEPTH)}: 1\n", "f", report) is not None
-    read_text(f"a: {{b: {{{'.'.join(['c'] * (MAX_DEPTH - 1))}: 1}}}}\n", "f", report)
-    (problem,) = report.problems
-    assert problem.key == "a.b"
+@pytest.mark.parametrize("parts", [MAX_DEPTH, 300_000])  # far more than Python may call
+def test_a_key_of_many_parts(write: Write, parts: int) -> None:
+    """It is one key, and no section."""
+    path = write(f"pipeline: {{name: x}}\n? jobs.{'.'.join(['a'] * parts)}\n: 1\n")
+    assert "there is no such key" in [problem.what for problem in problems(path)]
 
 
 def test_no_alias_of_a_key(write: Write) -> None:

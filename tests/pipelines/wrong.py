@@ -51,5 +51,5 @@ def transform(name: str, stage: str, *problems: Expected) -> Wrong:
 RATE = "source: {type: rate}"
 CONSOLE = "sink: {type: console}"
 ORDERS = "source: {type: jobpipe, subscribe: orders}"
-BATCH = "execution.runtime-mode: BATCH"
+BATCH = "execution: {runtime-mode: BATCH}"
 SECRET = "a reference to a secret, never the secret itself"

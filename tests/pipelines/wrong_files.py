@@ -57,19 +57,6 @@ FILES: tuple[Wrong, ...] = (
         (4, "pipeline.storage", "in line 3 already", "give it once"),
     ),
     whole(
-        "dotted and nested",
-        """
-        pipeline: {name: x}
-        jobs:
-          a:
-            execution: {runtime-mode: STREAMING}
-            execution.runtime-mode: STREAMING
-            source: {type: rate}
-            sink: {type: console}
-        """,
-        (5, "jobs.a.execution.runtime-mode", "in line 4 already", "dotted or nested"),
-    ),
-    whole(
         "jobs and one job",
         """
         pipeline: {name: x}
@@ -157,11 +144,18 @@ FILES: tuple[Wrong, ...] = (
     ),
     pipeline(
         "several of Spark's keys",
-        "configuration: {spark.jobpipe: {acks: some, spol.dir: /x}, spark.a.password: hunter2, spark.b: [1]}",
+        "configuration: {spark.jobpipe.acks: some, spark.jobpipe.spol.dir: /x, spark.a.password: hunter2, "
+        "spark.b: [1]}",
         (3, "configuration.spark.jobpipe.acks", "'some' does not fit", "stored or all"),
         (3, "configuration.spark.jobpipe.spol.dir", "no such key", "did you mean spark.jobpipe.spool.dir?"),
         (3, "configuration.spark.a.password", "*** does not fit", SECRET),
         (3, "configuration.spark.b", "a list of 1", "a plain value"),
+    ),
+    pipeline(
+        "sections of Spark's keys",
+        "configuration: {spark: {sql: {ansi.enabled: true}}, spark.a: {password: hunter2}}",
+        (3, "configuration.spark", "it is a section", "as in spark.sql.ansi.enabled: ..."),
+        (3, "configuration.spark.a", "it is a section", "as in spark.a.password: ..."),
     ),
     pipeline(
         "libraries",

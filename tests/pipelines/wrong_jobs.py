@@ -115,24 +115,25 @@ JOBS: tuple[Wrong, ...] = (
     ),
     job(
         "a key of the configuration",
-        f"source: {{type: jobpipe, subscribe: orders, read: {{timeout: soon}}}}\n{CONSOLE}",
+        f"source: {{type: jobpipe, subscribe: orders, read.timeout: soon}}\n{CONSOLE}",
         (4, "source.read.timeout", "'soon' does not fit", "60s"),
     ),
     job(
-        "an option dotted and nested",
-        f"source: {{type: jobpipe, subscribe: orders, read.timeout: 5s,\n  read: {{timeout: 6s}}}}\n{CONSOLE}",
-        (5, "source.read.timeout", "in line 4 already", "give it once, dotted or nested"),
+        "options with dots as sections",
+        f"{RATE}\nsink: {{type: jobpipe, topic: t,\n  retention: {{time: 1h}}, retention.tiem: 1h}}\n"
+        "transform: [{type: InsertField, static.field: a, static.value: 1, topic: {field: 2}}]",
+        (6, "sink.retention", "no such key", "write retention.time: ..."),
+        (6, "sink.retention.tiem", "no such key", "did you mean retention.time?"),
+        (7, "transform[0].topic", "no such key", "write topic.field: ..."),
     ),
     job(
-        "a sink's option dotted and nested",
-        f"{RATE}\nsink: {{type: jobpipe, topic: t, retention: {{time: 2h}}, retention.time: 1h}}",
-        (5, "sink.retention.time", "in line 5 already", "give it once, dotted or nested"),
-    ),
-    job(
-        "a transform's option dotted and nested",
-        f"{RATE}\n{CONSOLE}\n"
-        "transform: [{type: InsertField, static.field: a, static.value: 1, static: {value: 2}}]",
-        (6, "transform[0].static.value", "in line 6 already", "give it once, dotted or nested"),
+        "Kafka's names of options",
+        f"source: {{type: jobpipe, subscribe: orders, maxOffsetsPerTrigger: 5, minOffsetsPerTrigger: 1,\n"
+        f"  maxRecordsPerPartition: 1}}\n{CONSOLE}\nerrors: {{deadletterqueue.topic.name: bad}}",
+        (4, "source.maxOffsetsPerTrigger", "no such key", "did you mean maxRowsPerTrigger?"),
+        (4, "source.minOffsetsPerTrigger", "no such key", "did you mean minRowsPerTrigger?"),
+        (5, "source.maxRecordsPerPartition", "no such key", "did you mean maxRowsPerPartition?"),
+        (7, "errors.deadletterqueue.topic.name", "no such key", "give dead-letters: TOPIC"),
     ),
     job(
         "a file without columns",
@@ -148,7 +149,7 @@ JOBS: tuple[Wrong, ...] = (
     ),
     job(
         "a password in clear",
-        f"source: {{type: rate, options: {{ssl: {{password: hunter2}}}}}}\n{CONSOLE}",
+        f"source: {{type: rate, options: {{ssl.password: hunter2}}}}\n{CONSOLE}",
         (4, "source.options.ssl.password", "*** does not fit", SECRET),
     ),
     job(
@@ -404,7 +405,7 @@ JOBS: tuple[Wrong, ...] = (
     job(
         "a schedule of a stream",
         f"{ORDERS}\nsink: {{type: json, path: x}}\nschedule: {{every: day}}",
-        (6, "schedule", "the job is STREAMING", "schedule.mode: available-now"),
+        (6, "schedule", "the job is STREAMING", "schedule: {mode: available-now}"),
     ),
     job(
         "available-now of a run",

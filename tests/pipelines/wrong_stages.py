@@ -41,6 +41,7 @@ STAGES: tuple[Wrong, ...] = (
           user-defined-function: [{name: a, classpath: b}]
           model: [{model-name: a}]
         """,
+        (3, "source.name", "no such key", "leave it out"),
         (8, "transform[0].primary-keys", "no such key", "jdbc-upsert"),
         (9, "transform[0].partition-keys", "no such key", "partition-by"),
         (10, "transform[0].table-options", "no such key", "to the sink"),
@@ -51,38 +52,21 @@ STAGES: tuple[Wrong, ...] = (
         (22, "pipeline.parallelism", "no such key", "spark.sql.shuffle.partitions"),
         (23, "pipeline.schema.change.behavior", "no such key", "schemaEvolution"),
         (24, "pipeline.schema.operator.uid", "no such key", "a job by its name"),
-        (25, "pipeline.schema.other", "no such key", "possible names"),
+        (25, "pipeline.schema.other", "no such key", "to the source or sink"),
         (26, "pipeline.local-time-zone", "no such key", "spark.sql.session.timeZone"),
         (27, "pipeline.route-mode", "no such key", "all routes"),
+        (28, "pipeline.execution.runtime-mode", "no such key", "to each job"),
         (29, "pipeline.operator.uid.prefix", "no such key", "a job by its name"),
         (30, "pipeline.user-defined-function", "no such key", "type: python"),
         (31, "pipeline.model", "no such key", "type: python"),
     ),
     whole(
-        "a mode in two places",
-        """
-        source: {type: rate}
-        sink: {type: console}
-        execution.runtime-mode: STREAMING
-        pipeline:
-          name: x
-          execution.runtime-mode: BATCH
-        """,
-        (6, "pipeline.execution", "execution is given in line 3, too", "give it once"),
+        "a mode of the pipeline",
+        "source: {type: rate}\nsink: {type: console}\npipeline: {name: x, execution: {runtime-mode: BATCH}}\n",
+        (3, "pipeline.execution", "no such key", "execution: {runtime-mode: ...} to each job"),
     ),
     whole(
-        "a mode that is misspelt",
-        "source: {type: rate}\nsink: {type: console}\npipeline: {name: x, execution: {runtime-mod: BATCH}}\n",
-        (3, "pipeline.execution.runtime-mod", "no such key", "did you mean runtime-mode?"),
-    ),
-    whole(
-        "a mode of several jobs",
-        "jobs: {a: {source: {type: rate}, sink: {type: console}}}\n"
-        "pipeline: {name: x, execution.runtime-mode: BATCH}\n",
-        (2, "pipeline.execution", "no such key", "to each job"),
-    ),
-    whole(
-        "a name for people among several jobs",
+        "a name for people",
         """
         pipeline: {name: x}
         jobs: {a: {source: {type: rate, name: My Source}, sink: {type: console, name: My Sink}}}
@@ -166,7 +150,7 @@ STAGES: tuple[Wrong, ...] = (
     job(
         "a schedule whose runs read by other bounds",
         """
-        execution.runtime-mode: BATCH
+        execution: {runtime-mode: BATCH}
         source: {type: jobpipe, subscribe: orders, startingOffsets: earliest}
         sink: {type: json, path: out}
         schedule: {every: day, start: 2026-11-22T00:00:00Z, end: "2026-11-21T00:00:00Z"}
@@ -181,9 +165,9 @@ STAGES: tuple[Wrong, ...] = (
         errors: {dead-letters: bad, max-ratio: 0.1, retention: 1d}
         sink: {type: console}
         """,
-        (5, "errors.dead-letters", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
-        (5, "errors.retention", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
-        (5, "errors.max-ratio", "without tolerance: all there are no dead letters", "errors.tolerance: all"),
+        (5, "errors.dead-letters", "without tolerance: all there are no dead letters", "errors: {tolerance: all}"),
+        (5, "errors.retention", "without tolerance: all there are no dead letters", "errors: {tolerance: all}"),
+        (5, "errors.max-ratio", "without tolerance: all there are no dead letters", "errors: {tolerance: all}"),
     ),
     job(
         "rows that tolerance would not see",
@@ -208,7 +192,7 @@ STAGES: tuple[Wrong, ...] = (
     job(
         "rows that tolerance would not see in a run",
         """
-        execution.runtime-mode: BATCH
+        execution: {runtime-mode: BATCH}
         source: {type: csv, path: in}
         errors: {tolerance: all}
         sink: {type: jobpipe, topic: t}
@@ -295,7 +279,7 @@ STAGES: tuple[Wrong, ...] = (
     job(
         "a run that never ends",
         """
-        execution.runtime-mode: BATCH
+        execution: {runtime-mode: BATCH}
         source: {type: socket, options: {host: localhost}}
         sink: {type: noop}
         """,

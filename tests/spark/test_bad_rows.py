@@ -54,7 +54,9 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(job: dict[str, Any], *, batch: bool = False) -> WorkloadOutcome:
-        how: dict[str, Any] = {"execution.runtime-mode": "BATCH"} if batch else {"trigger": {"available-now": True}}
+        how: dict[str, Any] = (
+            {"execution": {"runtime-mode": "BATCH"}} if batch else {"trigger": {"available-now": True}}
+        )
         sink = {"type": "json", "path": "out", "at-least-once": not batch}
         file = tmp_path / "p.yaml"
         file.write_text(yaml.safe_dump({"pipeline": {"name": "p"}, "jobs": {"a": {**job, **how, "sink": sink}}}))
@@ -144,7 +146,7 @@ def test_a_topic(
             "type": "jobpipe",
             "subscribe": topic,
             "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": 1,
+            "maxRowsPerTrigger": 1,
             **settings,
         }
         done = run({"source": source, "transform": [transform]})

@@ -50,7 +50,9 @@ def place(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "in" / "a.csv").write_text("1,ada\n")
 
     def place(transform: list[dict[str, Any]], *sinks: dict[str, Any], batch: bool = False) -> str:
-        how: dict[str, Any] = {"execution.runtime-mode": "BATCH"} if batch else {"trigger": {"available-now": True}}
+        how: dict[str, Any] = (
+            {"execution": {"runtime-mode": "BATCH"}} if batch else {"trigger": {"available-now": True}}
+        )
         source = {"type": "csv", "path": "in", "schema": "id BIGINT, name STRING"}
         job = {"source": source, "transform": transform, "sinks": list(sinks), **how}
         file = tmp_path / "p.yaml"

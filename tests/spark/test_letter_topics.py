@@ -129,7 +129,7 @@ def test_a_run_that_is_repeated(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("1\n3\n4\n")
     job = {
-        "execution.runtime-mode": "BATCH",
+        "execution": {"runtime-mode": "BATCH"},
         "source": {"type": "csv", "path": "in", "schema": "n INT"},
         "transform": [
             {

@@ -241,7 +241,7 @@ def test_batch_job_publishes_and_writes(tmp_path: Path, home: Path) -> None:
     """A BATCH job ends by itself."""
     write_input(tmp_path, ["1,ada,1", "2,ben,2"])
     job = {
-        "execution.runtime-mode": "BATCH",
+        "execution": {"runtime-mode": "BATCH"},
         "source": {**SOURCE, "options": {"header": True}},
         "transform": [{"type": "sql", "filter": "id > 1"}],
         "sink": {"type": "parquet", "path": "out", "mode": "overwrite"},

@@ -199,7 +199,7 @@ def test_a_function_as_a_source(spark: SparkSession, tmp_path: Path, monkeypatch
 
     def rows(source: str) -> DataFrame:
         file.write_text(
-            "pipeline: {name: x, execution.runtime-mode: BATCH}\n"
+            "pipeline: {name: x}\nexecution: {runtime-mode: BATCH}\n"
             f"source: {{type: python, {source}}}\n"
             "sink: {type: csv, path: out}\n"
         )
@@ -286,7 +286,7 @@ def test_jdbc_to_jdbc(spark: SparkSession, tmp_path: Path) -> None:
 pipeline: {name: x, parameters: {url: ""}}
 jobs:
   copy:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: jdbc, options: {url: "${var.url}", query: 'SELECT * FROM orders WHERE "id" > 1'}}
     sink: {type: jdbc, options: {url: "${var.url}", dbtable: copies}}
   more:
@@ -321,7 +321,7 @@ jobs:
     trigger: {available-now: true}
     sink: {type: noop}
   run:
-    execution.runtime-mode: BATCH
+    execution: {runtime-mode: BATCH}
     source: {type: binaryFile, path: in}
     sink: {type: noop}
   rows:

@@ -138,6 +138,6 @@ def test_topics_keep_rows_for_the_jobs_of_the_file(
 def test_a_run(spark: SparkSession, place: Place, folder: Path) -> None:
     """Of a BATCH job; what is repeated is known by the run's id."""
     for _ in range(2):
-        done = work(spark, place, folder, {}, **{"execution.runtime-mode": "BATCH"}).run(StopRequest(60.0))
+        done = work(spark, place, folder, {}, execution={"runtime-mode": "BATCH"}).run(StopRequest(60.0))
         assert done == WorkloadOutcome(batches=1)
     assert published(spark, place, folder) == SINKS

@@ -56,7 +56,7 @@ _where = click.option("--where", metavar="SQL", help="Only letters for which thi
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """List, show and redrive dead letters: rows that a job with `errors.tolerance: all` could not take.
+    """List, show and redrive dead letters: rows that a job with `errors: {tolerance: all}` could not take.
 
     Their topic is PIPELINE.JOB.dead-letters, with the pipeline's `topic-prefix` before it, or the one that
     `errors.dead-letters` of the job names.

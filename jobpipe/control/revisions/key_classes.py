@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, get_args
 
-from pydantic import AliasChoices, BaseModel
+from pydantic import BaseModel
 
 from jobpipe.pipelines.checkpoints.checkpoint_owner import identifies_data
 from jobpipe.pipelines.file.spec import PipelineFile
@@ -131,9 +131,7 @@ def keeps_state(plugin: type[Plugin]) -> bool:
 
 def _keys(model: type[BaseModel], path: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        alias = field.validation_alias
-        texts = alias.choices if isinstance(alias, AliasChoices) else (alias, name)
-        key = f"{path}{next(each for each in texts if isinstance(each, str))}"
+        key = f"{path}{field.validation_alias or name}"
         inside = _model_in(field.annotation)
         if inside is None:
             yield key

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from jobpipe.pipelines.file.field_types import FOLDER
-from jobpipe.pipelines.file.located_values import FilePlace, find_dotted, node_of, plain
 from jobpipe.pipelines.file.spec import AlertSpec
 
 log = logging.getLogger(__name__)
@@ -24,11 +23,11 @@ def alerts_of(tree: Mapping[str, Any], folder: Path) -> tuple[AlertSpec, ...]:
         folder: where relative paths start.
     """
     found = []
-    for section in find_dotted(node_of(dict(tree), FilePlace("")), "pipeline.alerts"):
-        given = plain(section)
-        for number, each in enumerate(given if isinstance(given, list) else (), 1):
-            try:
-                found.append(AlertSpec.model_validate(each, context={FOLDER: folder}))
-            except ValidationError:  # its text may have what was given
-                log.warning("alert %d of the pipeline in %s cannot be read here", number, folder)
+    section = tree.get("pipeline")
+    given = section.get("alerts") if isinstance(section, dict) else None
+    for number, each in enumerate(given if isinstance(given, list) else (), 1):
+        try:
+            found.append(AlertSpec.model_validate(each, context={FOLDER: folder}))
+        except ValidationError:  # its text may have what was given
+            log.warning("alert %d of the pipeline in %s cannot be read here", number, folder)
     return tuple(found)

@@ -161,8 +161,8 @@ class Submissions:
         if status in (401, 403):
             given = "refuses the token" if self._token is not None else "wants a token"
             raise NotAuthorized(
-                f"the master at {self._url} {given} (HTTP {status}): give launcher.token: file:PATH, a token that is "
-                "signed with the secretKey of its JWSFilter and has not expired",
+                f"the master at {self._url} {given} (HTTP {status}): give launcher: {{token: file:PATH}}, a token "
+                "that is signed with the secretKey of its JWSFilter and has not expired",
                 key="pipeline.launcher.token",
             )
         try:

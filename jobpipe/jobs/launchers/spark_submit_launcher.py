@@ -193,7 +193,7 @@ def _spark_home() -> Path:
     """Return the folder of the installed PySpark, without importing it."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
-        raise ConfigError("PySpark is not installed here; give launcher.spark-submit: PATH", key="spark-submit")
+        raise ConfigError("PySpark is not installed here; give launcher: {spark-submit: PATH}", key="spark-submit")
     return Path(found.origin).parent
 
 

@@ -8,16 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from jobpipe.config.definitions.definition import HIDDEN
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.types.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import short_repr
+from jobpipe.pipelines.file.field_types import whole_key
 from jobpipe.pipelines.file.located_values import Path, TreeNode, dotted, find
 from jobpipe.pipelines.file.problems import Problem, Severity, nearest
 from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
-from jobpipe.pipelines.file.spec import JobSpec, PipelineSpec, SinkSpec, SourceSpec, StageSpec, TransformSpec
+from jobpipe.pipelines.file.spec import (
+    ErrorsSpec,
+    JobSpec,
+    PipelineSpec,
+    SinkSpec,
+    SourceSpec,
+    StageSpec,
+    TransformSpec,
+)
 
 _PLAIN_NAME = re.compile(r"[\w-]{1,64}")
 NAMES_MOST = 5  # in the form of what is to be written
@@ -29,7 +38,7 @@ MEANT: dict[type[BaseModel], dict[str, str]] = {
         "configuration: {spark.sql.shuffle.partitions: N}",
         "local-time-zone": "give it as configuration: {spark.sql.session.timeZone: ZONE}",
         "schema.change.behavior": "give schemaEvolution to the source of the job that reads",
-        "execution": "give execution.runtime-mode to each job",
+        "execution": "give execution: {runtime-mode: ...} to each job",
         "operator.uid.prefix": _NO_OPERATORS,
         "schema.operator.uid": _NO_OPERATORS,
         "schema-operator.rpc-timeout": "leave it out: no operator is asked for a schema",
@@ -48,8 +57,9 @@ MEANT: dict[type[BaseModel], dict[str, str]] = {
         "steps": "give them as transform:",
         "transforms": "give them as transform:",
     },
+    ErrorsSpec: {"deadletterqueue": "give dead-letters: TOPIC"},
     SourceSpec: {
-        "name": "the job's name is its key under jobs:, and its subscription is PIPELINE.JOB",
+        "name": "leave it out: the job has a name, and its subscription is PIPELINE.JOB",
         "checkpointLocation": "give pipeline.storage: each job has a folder there",
     },
     TransformSpec: {
@@ -60,13 +70,13 @@ MEANT: dict[type[BaseModel], dict[str, str]] = {
         "converter-after-transform": "leave it out: what the transforms return is what the sink gets",
     },
     SinkSpec: {
-        "name": "only a file of one job has names for people there; leave it out",
+        "name": "leave it out: a sink has none",
         "checkpointLocation": "give pipeline.storage: each job has a folder there",
         "include.schema.changes": "give schemaEvolution to the source of the job that reads",
         "exclude.schema.changes": "give schemaEvolution to the source of the job that reads",
     },
 }
-"""What other systems call it, or put elsewhere, by section; dotted names for a whole dotted key."""
+"""What other systems call it, or put elsewhere, by section; a name stands for dotted keys that begin with it, too."""
 _SHAPES = {
     "model_type": "a section with keys",
     "model_attributes_type": "a section with keys",
@@ -135,47 +145,56 @@ def _each_problem(
         loc = _written(model, tuple(part for part in each["loc"] if part != "[key]"))
         context = each.get("ctx") or {}
         path: Path = (*above, *loc)
-        if inner := context.get("key"):
-            path = (*path, str(inner))
         section = _section_at(model, loc)
         names = {} if section is None else field_names(section)
         if stage is not None and len(loc) == 1:
             names |= field_names(stage)
         if each["type"] == "extra_forbidden":
-            of_plugin = stage is not None and len(loc) == 1
-            meant = MEANT.get(stage if stage is not None and of_plugin else section or model, {})
-            for place, remedy in _meant(path, each["input"], names, meant, nearest_first=of_plugin):
-                yield place, problem_at(root, place, "there is no such key", remedy)
+            key, kind, of_plugin = str(path[-1]), section or model, stage is not None and len(loc) == 1
+            meant = MEANT.get(stage if stage is not None and of_plugin else kind, {})
+            if stage is not None and of_plugin and key.partition(".")[0] in field_names(stage):
+                kind = stage
+            remedy = _meant(key, each["input"], names, meant, kind, nearest_first=of_plugin)
+            yield path, problem_at(root, path, "there is no such key", remedy)
             continue
         yield path, _problem(each["type"], each["msg"], path, each["input"], context, names, root)
 
 
 def _meant(
-    path: Path, value: Any, names: Mapping[str, str], meant: Mapping[str, str], *, nearest_first: bool
-) -> Iterator[tuple[Path, str]]:
-    """Yield an unknown key, or what is nested in it if that is known as a whole, with what was probably meant.
+    key: str, value: Any, names: Mapping[str, str], meant: Mapping[str, str], kind: Any, *, nearest_first: bool
+) -> str:
+    """Return what was probably meant by an unknown key.
 
     Args:
+        kind: the type of the section that has it.
         nearest_first: a plug-in may have options of its own that are named nearly so.
     """
-    key = str(path[-1])
-    nested = {place: meant.get(".".join(place)) for place in _leaves((key,), value) if len(place) > 1}
-    if any(nested.values()):
-        for place, known in nested.items():
-            yield (*path[:-1], *place), known or nearest(".".join(place), names)
-    else:
-        known = meant.get(key) or meant.get(key.partition(".")[0])
-        if nearest_first and closest(key, names) is not None:
-            known = None
-        yield path, known or nearest(key, names)
+    if isinstance(value, dict) and value and (whole := whole_key(key, value)) in names:
+        return f"write {whole}: ..."
+    head, dot, _ = key.partition(".")
+    if dot and key not in meant and (written := nested(kind, key)) is not None:
+        return f"write {written}"
+    known = meant.get(key) or meant.get(head)
+    if known is None or (nearest_first and closest(key, names) is not None):
+        return nearest(key, names)
+    return known
 
 
-def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, ...]]:
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _leaves((*path, str(key)), each)
-    else:
-        yield path
+def nested(kind: Any, key: str) -> str | None:
+    """Return how a dotted key is written in the sections of a type, down to free keys; None if there are none.
+
+    >>> nested(JobSpec, "execution.runtime-mode")
+    'execution: {runtime-mode: ...}'
+    """
+    here = _bare(kind)
+    head, dot, rest = key.partition(".")
+    inside = _bare(_inside(here, head))
+    if inside is None and _is_model(here, StageSpec):  # an option of some plug-in
+        return f"options: {{{rest}: ...}}" if dot and head == "options" else f"{key}: ..."
+    if (get_origin(here) is dict and not _is_model(inside)) or (not dot and inside is not None):
+        return f"{key}: ..."
+    written = nested(inside, rest) if _is_model(inside) or get_origin(inside) is dict else None
+    return None if written is None else f"{head}: {{{written}}}"
 
 
 def _problem(
@@ -196,9 +215,7 @@ def _problem(
         forms = ", ".join(["{...}"] * min(len(value), NAMES_MOST) or ["{...}"])
         return problem_at(root, path, "it is a section", f"give a list, without names: sinks: [{forms}]")
     phrase = _phrase(kind, said, context)
-    inner = (
-        value.get(context["key"]) if context.get("key") and isinstance(value, dict) else getattr(value, "raw", value)
-    )
+    inner = getattr(value, "raw", value)
     hidden = is_secret(key) or phrase == SECRET_EXPECTED or (isinstance(inner, str) and holds_secret(inner))
     return problem_at(root, path, f"{HIDDEN if hidden else short_repr(inner)} does not fit", f"give {phrase}")
 
@@ -238,15 +255,10 @@ def _phrase(kind: str, said: str, context: Mapping[str, Any]) -> str:
 
 def field_names(model: type[BaseModel]) -> dict[str, str]:
     """Return the names that a file may give in a model's section, with what each means."""
-    found = {}
-    for name, field in model.model_fields.items():
-        about = field.description or ""
-        alias = field.validation_alias
-        if isinstance(alias, AliasChoices):
-            found.update({each: about for each in alias.choices if isinstance(each, str)})
-        else:
-            found[alias if isinstance(alias, str) else name] = about
-    return found
+    return {
+        field.validation_alias if isinstance(field.validation_alias, str) else name: field.description or ""
+        for name, field in model.model_fields.items()
+    }
 
 
 def _section_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
@@ -257,7 +269,7 @@ def _section_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
         if here is None:
             return None
     here = _bare(here)
-    return here if isinstance(here, type) and issubclass(here, BaseModel) else None
+    return here if _is_model(here) else None
 
 
 def _written(model: type[BaseModel], loc: Path) -> Path:
@@ -275,7 +287,7 @@ def _written(model: type[BaseModel], loc: Path) -> Path:
 
 def _inside(kind: Any, key: str | int) -> Any:
     kind = _bare(kind)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
+    if _is_model(kind):
         for name, field in kind.model_fields.items():
             if key in (name, field.alias, field.validation_alias):
                 return field.annotation
@@ -284,6 +296,10 @@ def _inside(kind: Any, key: str | int) -> Any:
     if get_origin(kind) is dict:
         return arguments[1]
     return arguments[0] if get_origin(kind) in (tuple, list) else None
+
+
+def _is_model(kind: Any, model: type[BaseModel] = BaseModel) -> bool:
+    return isinstance(kind, type) and issubclass(kind, model)
 
 
 def _bare(kind: Any) -> Any:

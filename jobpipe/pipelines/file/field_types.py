@@ -34,9 +34,9 @@ _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*
 _COLUMN_MOST = 1000
 
 
-def unlike(what: str, key: str = "") -> PydanticCustomError:
-    """Return the error of a value that is not what was expected, a phrase; of a section, under which key."""
-    return PydanticCustomError("expected", "{expected}", {"expected": what, "key": key})
+def unlike(what: str) -> PydanticCustomError:
+    """Return the error of a value that is not what was expected, a phrase."""
+    return PydanticCustomError("expected", "{expected}", {"expected": what})
 
 
 def wrong_key(what: str, remedy: str) -> PydanticCustomError:
@@ -115,30 +115,27 @@ def _columns(raw: Any, _folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Free:
-    """A value with its whole key, which the file may have nested."""
+    """A value with its key."""
 
     key: str
     raw: Any
 
 
-def _flat(raw: Any, _folder: Path) -> dict[str, _Free]:
-    """Return a section with dotted keys."""
-    if not isinstance(raw, dict):
-        raise TypeError
-    found: dict[str, _Free] = {}
-    for key, value in raw.items():
-        inside = {str(key): value}
-        if isinstance(value, dict):
-            inside = {f"{key}.{name}": each.raw for name, each in _flat(value, _folder).items()}
-        for name, each in inside.items():
-            if name in found:
-                raise unlike("the key once, dotted or nested", str(key))
-            found[name] = _Free(name, each)
-    return found
+def whole_key(key: str, section: dict[Any, Any]) -> str:
+    """Return the key that the first value in a section would have without it.
+
+    >>> whole_key("spark", {"sql": {"ansi.enabled": True}})
+    'spark.sql.ansi.enabled'
+    """
+    name, inside = next(iter(section.items()))
+    return whole_key(f"{key}.{name}", inside) if isinstance(inside, dict) and inside else f"{key}.{name}"
 
 
 def _free_text(free: _Free, folder: Path) -> str:
     """Return a value as the text that Spark takes."""
+    if isinstance(free.raw, dict) and free.raw:
+        remedy = f"write each key whole, as in {whole_key(free.key, free.raw)}: ..."
+        raise wrong_key("it is a section, and no key here has one", remedy)
     text = _plain_text(free.raw, folder)
     _refuse_secret(free, folder)
     return text
@@ -165,13 +162,12 @@ def _arguments(raw: Any, _folder: Path) -> dict[str, _Free]:
 
 def _spark_text(free: _Free, folder: Path) -> str:
     """Return the value of a key of Spark's; those of jobpipe below ``spark.jobpipe.`` are checked."""
-    key = free.key
+    key, text = free.key, _free_text(free, folder)
     if by_loose_name(key) is not None:
         raise wrong_key("it is a key of jobpipe's own", f"write it as {SPARK_JOBPIPE}{key.removeprefix('jobpipe.')}")
     if not key.startswith("spark."):
         remedy = f"write spark.{key}, or spark.hadoop.{key} if it is Hadoop's"
         raise wrong_key("Spark takes keys that begin with spark.", remedy)
-    text = _free_text(free, folder)
     if key.startswith(SPARK_JOBPIPE):
         short = key.removeprefix("spark.")
         about = by_loose_name(short)
@@ -372,7 +368,7 @@ Columns = Annotated[
 ]
 _FREE_SCHEMA = {
     "type": "object",
-    "additionalProperties": {"type": ["string", "number", "boolean", "object"]},
+    "additionalProperties": {"type": ["string", "number", "boolean"]},
 }
 _FREE = Annotated[str, *expected("a plain value", _free_text, {})]
 _SPARK = Annotated[str, *expected("a plain value", _spark_text, {})]
@@ -387,8 +383,8 @@ Parameters = Annotated[
         {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},
     ),
 ]
-PlainMap = Annotated[dict[str, _FREE], *expected("a section with plain values", _flat, _FREE_SCHEMA)]
-SparkKeys = Annotated[dict[str, _SPARK], *expected("a section with Spark's keys", _flat, _FREE_SCHEMA)]
+PlainMap = Annotated[dict[str, _FREE], *expected("a section with plain values", _arguments, _FREE_SCHEMA)]
+SparkKeys = Annotated[dict[str, _SPARK], *expected("a section with Spark's keys", _arguments, _FREE_SCHEMA)]
 RegularExpression = Annotated[str, *expected("a Python regular expression", _expression, {"type": "string"})]
 TimeZone = Annotated[str, *expected("a time zone such as Europe/Berlin or UTC", _zone, {"type": "string"})]
 Crontab = Annotated[str, *expected("five fields, as in 0 2 * * *", _crontab, {"type": "string"})]

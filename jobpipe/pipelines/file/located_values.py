@@ -9,7 +9,6 @@ from typing import Any
 Scalar = str | int | float | bool | None
 Key = str | int
 Path = tuple[Key, ...]
-Section = dict[str, "TreeNode"]
 
 
 @dataclass(frozen=True)
@@ -73,83 +72,25 @@ def find(root: TreeNode, path: Path) -> TreeNode:
     return node
 
 
-def merge(below: TreeNode, above: TreeNode) -> tuple[TreeNode, list[Path]]:
-    """Return ``below`` with what ``above`` says, and the keys that ``above`` removes and ``below`` does not have.
+def merge(below: TreeNode, above: TreeNode, absent: list[Path], path: Path = ()) -> TreeNode:
+    """Return ``below`` with what ``above`` says: sections are merged, all else is replaced, null removes.
 
-    Sections are merged, all else is replaced, null removes. A key is the same whether it is written dotted or nested.
+    Args:
+        absent: is given the keys that ``above`` removes and ``below`` does not have.
+        path: of both.
     """
-    merged = _copy(below)
-    absent: list[Path] = []
-    if isinstance(merged.value, dict):
-        _merge_into(merged.value, (), above, absent)
-    return merged, absent
-
-
-def _copy(node: TreeNode) -> TreeNode:
-    """Return the node with sections of its own."""
-    if not isinstance(node.value, dict):
-        return node
-    return replace(node, value={key: _copy(each) for key, each in node.value.items()})
-
-
-def _merge_into(root: Section, path: Path, node: TreeNode, absent: list[Path]) -> None:
-    name = ".".join(map(str, path))
-    if isinstance(node.value, dict):
-        for key, each in node.value.items():
-            _merge_into(root, (*path, key), each, absent)
-        is_section = any(isinstance(each.value, dict) for each in _find_dotted(root, name))
-        if path and not node.value and not is_section:
-            _put(root, path, node)
-    elif node.value is not None:
-        _put(root, path, node)
-    elif not _remove(root, name):
-        absent.append(path)
-
-
-def _put(root: Section, path: Path, node: TreeNode) -> None:
-    """Put a value where the section has it already, however that is written, or else at its path."""
-    for section, rest in _holders(root, ".".join(map(str, path))):
-        if rest in section:
-            section[rest] = node
-            return
-    section = root
-    for key in map(str, path[:-1]):
-        inside = section[key].value if key in section else None
-        if not isinstance(inside, dict):
-            inside = {}
-            section[key] = TreeNode(inside, node.place, node.key)
-        section = inside
-    section[str(path[-1])] = node
-
-
-def _remove(root: Section, name: str) -> bool:
-    """Remove what has a dotted name; return whether there was anything."""
-    found = False
-    for section, rest in _holders(root, name):
-        for key in [key for key in section if key == rest or key.startswith(f"{rest}.")]:
-            del section[key]
-            found = True
-    return found
-
-
-def find_dotted(root: TreeNode, name: str) -> list[TreeNode]:
-    """Return what has a dotted name, however that is written: in one file that was found right there is one at most."""
-    return list(_find_dotted(root.value, name)) if isinstance(root.value, dict) else []
-
-
-def _find_dotted(root: Section, name: str) -> Iterator[TreeNode]:
-    """Yield what has a dotted name."""
-    yield from (section[rest] for section, rest in _holders(root, name) if rest in section)
-
-
-def _holders(section: Section, name: str) -> Iterator[tuple[Section, str]]:
-    """Yield each section in which a dotted name may stand, with what is left of the name there."""
-    yield section, name
-    parts = name.split(".")
-    for count in range(1, len(parts)):
-        inside = section.get(".".join(parts[:count]))
-        if inside is not None and isinstance(inside.value, dict):
-            yield from _holders(inside.value, ".".join(parts[count:]))
+    if not isinstance(above.value, dict):
+        return above
+    merged = dict(below.value) if isinstance(below.value, dict) else {}
+    for key, each in above.value.items():
+        if each.value is None:
+            if merged.pop(key, None) is None:
+                absent.append((*path, key))
+            continue
+        inside = merge(merged.get(key, TreeNode(None, each.place)), each, absent, (*path, key))
+        if key in merged or inside.value != {} or each.value == {}:  # a section of nulls alone adds none
+            merged[key] = inside
+    return replace(below if isinstance(below.value, dict) else above, value=merged)
 
 
 def map_texts(node: TreeNode, path: Path, change: Any) -> TreeNode:

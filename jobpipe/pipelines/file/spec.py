@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from jobpipe.pipelines.file.field_types import (
     Count,
@@ -178,7 +178,6 @@ class ErrorsSpec(Section):
     )
     dead_letters: TopicName | None = Field(
         default=None,
-        validation_alias=AliasChoices("dead-letters", AliasPath("deadletterqueue", "topic", "name")),
         description="The topic of dead letters; by default <pipeline>.<job>.dead-letters.",
     )
     retention: Duration | None = Field(

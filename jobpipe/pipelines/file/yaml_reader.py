@@ -1,4 +1,4 @@
-"""A YAML file to a tree with places: bounded, without tags, each key once, dotted and nested keys as one.
+"""A YAML file to a tree with places: bounded, without tags, each key once and as it is written.
 
 Texts, whole numbers, fractions, true, false and null are as in YAML 1.2: ``NO``, ``on`` and ``10:30`` are texts.
 """
@@ -25,28 +25,6 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_NODES = 20_000  # values of one file, those of aliases counted at each use
 _TAG = "tag:yaml.org,2002:"
-_STAGES = ("source", "sink", "launcher")
-_SEVERAL = ("sources", "transform", "sinks")
-_JOB_KEYS = (
-    *_STAGES,
-    *_SEVERAL,
-    "application",
-    "arguments",
-    "configuration",
-    "errors",
-    "execution",
-    "function",
-    "partitions",
-    "publish",
-    "route",
-    "schedule",
-    "schema",
-    "secrets",
-    "setup",
-    "trigger",
-    "type",
-)
-_FREE = ("configuration", "parameters", "secrets")
 
 
 class _Loader(yaml.SafeLoader):
@@ -114,7 +92,8 @@ def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList
 
 
 def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
-    merged, absent = merge(below, above)
+    absent: list[Path] = []
+    merged = merge(below, above, absent)
     for path in absent:
         node = find(above, path)
         jobs = find(merged, ("jobs",)).value
@@ -123,11 +102,22 @@ def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
         section = find(below, upto[:-1]).value
         near = closest(str(upto[-1]), section) if isinstance(section, dict) else None
         remedy = "leave it out" if near is None else f"did you mean {near}?"
-        place = node.shown_at
         what = "there is no such job to remove" if misses_job else "null removes a key, and there is none to remove"
         severity: Severity = "error" if misses_job else "warning"
+        if (nested := _removal(section, str(upto[-1]))) is not None:  # what is meant stays as it is
+            remedy, severity = f"write {nested}", "error"
+        place = node.shown_at
         report.add(Problem(place.file, place.line, dotted(path), what, remedy, severity))
     return merged
+
+
+def _removal(section: object, key: str) -> str | None:
+    """Return how a key is removed that a dotted name may mean; None if there is none in that section."""
+    if isinstance(section, dict) and key in section:
+        return f"{key}: null"
+    head, _, rest = key.partition(".")
+    inside = _removal(section[head].value, rest) if isinstance(section, dict) and head in section else None
+    return None if inside is None else f"{head}: {{{inside}}}"
 
 
 def _text_of(path: FilePath, report: ProblemList) -> str | None:
@@ -274,7 +264,6 @@ class _Walk:
 
     def _section(self, raw: yaml.MappingNode, path: Path, depth: int) -> dict[str, TreeNode]:
         into: dict[str, TreeNode] = {}
-        seen: dict[str, TreeNode] = {}
         merged: dict[str, TreeNode] = {}
         for key, value in raw.value:
             if self._refuse_tag(key, path):
@@ -285,17 +274,11 @@ class _Walk:
             if not isinstance(key, yaml.ScalarNode) or not key.value or "${" in key.value:
                 self._problem(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
                 continue
-            dots = key.value.count(".")
-            if dots and depth + dots >= MAX_DEPTH:
-                what = f"{short_repr(key.value)} has too many parts: the file may have at most {MAX_DEPTH} levels"
-                self._problem(self._place(key), path, what, "make it simpler")
-                continue
-            parts = _parts(path, str(key.value))
-            node = replace(self.node(value, (*path, *parts), depth + len(parts)), key=self._place(key))
-            if (earlier := seen.setdefault(str(key.value), node)) is not node:
-                self._twice((*path, *parts), earlier, node)
-                continue
-            self._insert(into, path, parts, node)
+            name = str(key.value)
+            node = replace(self.node(value, (*path, name), depth + 1), key=self._place(key))
+            if (earlier := into.setdefault(name, node)) is not node:
+                what = f"the key is in line {earlier.shown_at.line} already"
+                self._problem(node.shown_at, (*path, name), what, "give it once")
         return {**merged, **into}
 
     def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, TreeNode]:
@@ -307,29 +290,6 @@ class _Walk:
             else:
                 self._problem(self._place(each), path, "<< takes a section", "name one by *NAME")
         return found
-
-    def _insert(self, into: dict[str, TreeNode], path: Path, parts: tuple[str, ...], node: TreeNode) -> None:
-        """Put a value at its nested place; what is there already is a mistake, but for a section's other keys."""
-        head, rest = parts[0], parts[1:]
-        there = into.get(head)
-        if rest:
-            if there is None:
-                there = into[head] = TreeNode({}, node.place, node.key)
-            if isinstance(there.value, dict):
-                self._insert(there.value, (*path, head), rest, node)
-                return
-        elif there is None:
-            into[head] = node
-            return
-        elif isinstance(there.value, dict) and isinstance(node.value, dict):
-            for key, each in node.value.items():
-                self._insert(there.value, (*path, head), (key,), each)
-            return
-        self._twice((*path, *parts), there, node)
-
-    def _twice(self, path: Path, there: TreeNode, node: TreeNode) -> None:
-        what = f"the key is in line {there.shown_at.line} already"
-        self._problem(node.shown_at, path, what, "give it once, dotted or nested")
 
     def _refuse_tag(self, raw: yaml.Node, path: Path) -> bool:
         tag = self._tags.get(id(raw))
@@ -343,33 +303,3 @@ class _Walk:
 
     def _problem(self, place: FilePlace, path: Path, what: str, remedy: str) -> None:
         self._report.add(Problem(place.file, place.line, dotted(path), what, remedy))
-
-
-def _parts(path: Path, key: str) -> tuple[str, ...]:
-    """Return the nested keys that a dotted one stands for; names, and Spark's and plug-ins' own keys, stay whole."""
-    parts: list[str] = []
-    rest = key
-    while "." in rest and _splits((*path, *parts), rest):
-        head, _, rest = rest.partition(".")
-        if not head or not rest:
-            return (key,)
-        parts.append(head)
-    return (*parts, rest)
-
-
-def _splits(path: Path, key: str) -> bool:
-    """Whether the first part of a dotted key is a section of its own."""
-    if path == ("jobs",):  # a name has no dot: what follows it is a key, or the name is wrong
-        return key.partition(".")[2].partition(".")[0] in _JOB_KEYS
-    inside = path[2:] if path[:1] == ("jobs",) else path[1:] if path[:1] == ("pipeline",) else path
-    if not inside:
-        return True
-    if inside[0] in _FREE:
-        return False
-    if inside[0] in _STAGES:
-        stage = inside[1:]
-    elif inside[0] in _SEVERAL and len(inside) > 1:  # a name or a number precedes the stage's own keys
-        stage = inside[2:]
-    else:
-        return True
-    return not stage and key.startswith(("options.", "watermark."))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.types.value_types import SECRET
 from jobpipe.errors import short_repr
-from jobpipe.pipelines.file.error_messages import by_name, field_names, problem_at, problems_of
+from jobpipe.pipelines.file.error_messages import by_name, field_names, nested, problem_at, problems_of
 from jobpipe.pipelines.file.field_types import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.file.file_paths import escaped
 from jobpipe.pipelines.file.interpolation import Quote, fill, interpolate
@@ -29,6 +29,7 @@ from jobpipe.pipelines.file.spec import (
     EngineSpec,
     JobSpec,
     Mode,
+    PipelineFile,
     PipelineSpec,
     SinkSpec,
     SourceSpec,
@@ -47,6 +48,7 @@ M = TypeVar("M", bound=BaseModel)
 _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
 _UNNAMED = "job"  # of a pipeline without a right name, and of its single job: a problem by itself
+_TOP = {"pipeline", "jobs"}
 _DECIDING = frozenset({"application", "execution", "type"})  # without them it is not known what a job is
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
@@ -82,7 +84,7 @@ def load_pipeline(
     plugins = plugins or Plugins()
     named = interpolate(tree, given or {}, ProblemList())  # with the types and formats that parameters give
     tree = interpolate(tree, given or {}, report, functools.partial(_quote, named, plugins))
-    whole, moved = _several_jobs(tree, plugins, report)
+    whole, moved = _with_jobs(tree, report)
     whole = _without_nulls(whole)
     pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
     problems = [_as_written(problem, moved) for problem in report.problems]
@@ -131,46 +133,22 @@ def _quote(tree: TreeNode, plugins: Plugins, path: Path) -> Quote | None:
         return None
 
 
-def _several_jobs(tree: TreeNode, plugins: Plugins, report: ProblemList) -> tuple[TreeNode, dict[str, str]]:
-    """Return the tree with its jobs under ``jobs``; of a file of one job also what each moved key is in the file."""
+def _with_jobs(tree: TreeNode, report: ProblemList) -> tuple[TreeNode, str]:
+    """Return the tree with its jobs under ``jobs``; of a file of one job also the path of the job."""
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
-    own = [key for key in sections if key in field_names(JobSpec) and key != "type"]
+    own = [key for key in sections if key.partition(".")[0] in field_names(JobSpec).keys() - {"type"}]
     if "jobs" in sections or not own:
         for key in own:
             what = "the file has jobs: as well"
             report.add(problem_at(tree, (key,), what, "put it into a job, or leave out jobs: and have one job"))
             del sections[key]
-        return replace(tree, value=sections), {}
-    pipeline = sections.pop("pipeline", None)
-    job = {key: _unnamed(key, stage, plugins) for key, stage in sections.items()}
-    named = None if pipeline is None else find(pipeline, ("name",)).value
+        return replace(tree, value=sections), ""
+    job = {key: node for key, node in sections.items() if key.partition(".")[0] not in _TOP}
+    named = find(tree, ("pipeline", "name")).value
     name = named if _is_name(named) else _UNNAMED
-    moved = {f"jobs.{name}": ""}
-    if pipeline is not None and isinstance(pipeline.value, dict) and "execution" in pipeline.value:
-        execution = pipeline.value["execution"]  # there Flink CDC has it
-        pipeline = replace(pipeline, value={k: v for k, v in pipeline.value.items() if k != "execution"})
-        if "execution" in job:
-            what = f"execution is given in line {job['execution'].shown_at.line}, too"
-            report.add(problem_at(tree, ("pipeline", "execution"), what, "give it once: in pipeline, or at the top"))
-        else:
-            job["execution"] = execution
-            moved = {f"jobs.{name}.execution": "pipeline.execution", **moved}
+    rest = {key: node for key, node in sections.items() if key not in job}
     jobs = TreeNode({name: TreeNode(job, tree.place)}, tree.place)
-    return replace(tree, value={**({} if pipeline is None else {"pipeline": pipeline}), "jobs": jobs}), moved
-
-
-def _unnamed(key: str, stage: TreeNode, plugins: Plugins) -> TreeNode:
-    """Return a source or sink without the name for people that Flink CDC gives it; a plug-in's own name stays."""
-    kind = {"source": PlugInKind.SOURCE, "sink": PlugInKind.SINK}.get(key)
-    if kind is None or not isinstance(stage.value, dict) or not isinstance(stage.value.get("name", stage).value, str):
-        return stage
-    try:
-        plugin = plugins.find(kind, str(find(stage, ("type",)).value))
-    except PlugInError:  # the loader tells
-        return stage
-    if "name" in field_names(plugin.Options):
-        return stage
-    return replace(stage, value={name: each for name, each in stage.value.items() if name != "name"})
+    return replace(tree, value={**rest, "jobs": jobs}), f"jobs.{name}"
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -196,12 +174,11 @@ def _without_nulls(tree: TreeNode) -> TreeNode:
     return replace(tree, value={**sections, "jobs": replace(jobs, value=kept)})
 
 
-def _as_written(problem: Problem, moved: Mapping[str, str]) -> Problem:
-    """Return the problem with the key as the file has it."""
-    for inside, written in moved.items():
-        if problem.key == inside or problem.key.startswith(f"{inside}."):
-            return replace(problem, key=(written + problem.key[len(inside) :]).removeprefix("."))
-    return problem
+def _as_written(problem: Problem, moved: str) -> Problem:
+    """Return the problem with the key as the file has it, whose one job is at its top."""
+    if not moved or not f"{problem.key}.".startswith(f"{moved}."):
+        return problem
+    return replace(problem, key=problem.key[len(moved) + 1 :])
 
 
 class _Loader:
@@ -219,8 +196,9 @@ class _Loader:
     def load(self, file: FilePath) -> Pipeline | None:
         """Return the pipeline with what is right of it; None without a launcher."""
         sections = self._section(())
-        for key in sections.keys() - {"pipeline", "jobs"}:
-            self._add((key,), "there is no such key", nearest(key, ("pipeline", "jobs")))
+        for key in sections.keys() - _TOP:
+            written = nested(PipelineFile, key) if "." in key else None
+            self._add((key,), "there is no such key", f"write {written}" if written else nearest(key, _TOP))
         spec, wrong = self._pipeline_spec()
         launcher = self._launcher(spec, wrong)
         named = self._section(("jobs",))
@@ -279,7 +257,9 @@ class _Loader:
             _NAME.validate_python(name)
         except ValidationError as error:
             expected = error.errors()[0]["ctx"]["expected"]
-            self._add(path, f"{short_repr(name)} cannot name a job", f"give it another: {expected}")
+            written = nested(dict[str, JobSpec], name) if "." in name else None
+            remedy = f"write {written}" if written else f"give it another: {expected}"
+            self._add(path, f"{short_repr(name)} cannot name a job", remedy)
         if not isinstance(find(self._tree, path).value, dict):
             self._add(path, "it is not a section", "give the job a source and a sink")
             return None
@@ -335,11 +315,8 @@ class _Loader:
         except PlugInError as error:
             self._report.add(problem_at(self._tree, (*path, "type"), error.what, error.remedy))
             return None
-        options = self._with_dotted_names(given, field_names(plugin.Options), path)
-        if options is None:
-            return None
         try:
-            parsed = plugin.parse(fill(options), self._folder)
+            parsed = plugin.parse(fill(given), self._folder)
             made = plugin(parsed, fires_nothing) if kind is PlugInKind.ENGINE else plugin(parsed)
             complaints = _complaints(made, self._mode(path))
             _probe(made)
@@ -354,23 +331,9 @@ class _Loader:
         for complaint in complaints:
             at = (*path, complaint.key) if complaint.key else path
             self._report.add(problem_at(self._tree, at, complaint.what, complaint.remedy, complaint.severity))
-        for name in secrets_in_clear(plugin.Options, options, self._folder):
+        for name in secrets_in_clear(plugin.Options, given, self._folder):
             self._add((*path, name), "it is a secret in clear text", f"give {SECRET.expected}")
-        return Stage(spec, options, made, self._folder, path)
-
-    def _with_dotted_names(self, given: dict[str, Any], names: Mapping[str, str], path: Path) -> dict[str, Any] | None:
-        """Return options with nested keys as the dotted names that they stand for; None if a name is given twice."""
-        found: dict[str, Any] = {}
-        places: dict[str, Path] = {}
-        twice = False
-        for name, place, value in _dotted_options(given, names):
-            there = find(self._tree, (*path, *places.setdefault(name, place))).shown_at
-            if places[name] != place:
-                at = (*path, *place)
-                self._add(at, f"the key is in line {there.line} already", "give it once, dotted or nested")
-                twice = True
-            found[name] = value
-        return None if twice else found
+        return Stage(spec, given, made, self._folder, path)
 
     def _mode(self, stage: Path) -> Mode:
         """Return the mode of the job that a stage is of, as the file has it."""
@@ -443,20 +406,6 @@ def _probe(plugin: Plugin) -> None:
         plugin.folder(FilePath())
     if isinstance(plugin, Transform):
         _ = plugin.stateful, plugin.reads_views
-
-
-def _dotted_options(
-    given: Mapping[str, Any], names: Mapping[str, str], above: Path = ()
-) -> Iterator[tuple[str, Path, Any]]:
-    """Yield each option by its dotted name, with its place in the section and its value."""
-    for key, value in given.items():
-        path = (*above, key)
-        name = ".".join(map(str, path))
-        inside = any(each.startswith(f"{name}.") for each in names)
-        if isinstance(value, dict) and name not in names and inside:
-            yield from _dotted_options(value, names, path)
-        else:
-            yield name, path, value
 
 
 def _without(value: Any, place: tuple[int | str, ...]) -> Any:

@@ -237,11 +237,11 @@ def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
     for stage in job.sinks:
         if Mode.STREAMING not in stage.plugin.modes:
             what = f"sink {stage.type} is for runs with an end, and the job is STREAMING"
-            yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or use another sink", "error"
+            yield _below(job, stage), what, "give execution: {runtime-mode: BATCH}, or use another sink", "error"
     for stage in job.stages:
         for name in _bounds_in(stage.given):
             what = f"${{{name}}} has no value in a STREAMING job"
-            yield _below(job, stage), what, "give execution.runtime-mode: BATCH, or leave it out", "error"
+            yield _below(job, stage), what, "give execution: {runtime-mode: BATCH}, or leave it out", "error"
     trigger = spec.trigger
     if trigger is not None and trigger.available_now and trigger.processing_time is not None:
         yield ("trigger",), "it has two triggers", "give available-now or processing-time", "error"
@@ -267,7 +267,7 @@ def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield ("schedule", "mode"), what, "leave out execution.runtime-mode, or mode", "error"
         return
     if job.mode is Mode.STREAMING:
-        remedy = "give execution.runtime-mode: BATCH, or schedule.mode: available-now"
+        remedy = "give execution: {runtime-mode: BATCH}, or schedule: {mode: available-now}"
         yield ("schedule",), "a schedule makes runs with an end, and the job is STREAMING", remedy, "error"
     if schedule.catchup == "all" and schedule.boundary_type == "OFFSET":
         what = "offsets of intervals that were missed cannot be known afterwards"
@@ -312,7 +312,7 @@ def _tolerance(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
         for name, value in given.items():
             if value is not None:
                 what = "without tolerance: all there are no dead letters: a bad row fails the job"
-                yield ("errors", name), what, "give errors.tolerance: all, or leave it out", "error"
+                yield ("errors", name), what, "give errors: {tolerance: all}, or leave it out", "error"
         return
     for sink in job.sinks if len(job.sinks) == 1 and job.mode is Mode.STREAMING else ():
         if not (sink.plugin.idempotent or getattr(sink.spec, "at_least_once", False)):

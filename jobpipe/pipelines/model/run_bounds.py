@@ -49,7 +49,7 @@ def bounds_of(pipeline: Pipeline, only: Sequence[str], lower: str | None, upper:
     if job.mode is not Mode.BATCH:
         raise ConfigError(
             f"job {job.name} is STREAMING: it takes no bounds; leave out --lower and --upper, or give the job "
-            "execution.runtime-mode: BATCH",
+            "execution: {runtime-mode: BATCH}",
             key=job.name,
         )
     first, last = _bound(job, "--lower", lower), _bound(job, "--upper", upper)

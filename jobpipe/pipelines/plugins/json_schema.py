@@ -1,13 +1,12 @@
 """The JSON Schema of a pipeline file, for editors: ``python -m jobpipe.pipelines.plugins.json_schema`` prints it.
 
 It takes whatever ``jobpipe pipeline validate`` takes, and more: a plug-in of another distribution passes unchecked, and
-so does a dotted key below a known one, with the section that it is a part of, and a text with a reference (``${...}``).
+so does a text with a reference (``${...}``).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from pydantic import BaseModel, PydanticUserError
@@ -15,10 +14,8 @@ from pydantic import BaseModel, PydanticUserError
 from jobpipe.pipelines.file.error_messages import field_names
 from jobpipe.pipelines.file.spec import (
     EngineSpec,
-    ErrorsSpec,
     JobSpec,
     PipelineFile,
-    PipelineSpec,
     SinkSpec,
     SourceSpec,
     StageSpec,
@@ -34,7 +31,6 @@ _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.ENGINE: EngineSpec,
 }
 _DEFAULT_TYPES: dict[type[StageSpec], str] = {TransformSpec: "sql", EngineSpec: "builtin"}
-_ONE = "PipelineOfOneJob"
 _Schema = dict[str, Any]
 
 
@@ -53,23 +49,18 @@ def file_schema() -> _Schema:
     plugins = Plugins([each for each in Plugins().all() if each.distribution == BUILT_IN])
     for kind, spec in _SPECS.items():
         definitions[spec.__name__] = _stage(kind, spec, plugins, definitions)
-    job, pipeline = definitions[JobSpec.__name__], definitions[PipelineSpec.__name__]
+    job = definitions[JobSpec.__name__]
     for name, about in job["properties"].items():
         job["properties"][name] = _or(about, {"type": "null"})  # as if it were not there
-    definitions[ErrorsSpec.__name__]["properties"]["deadletterqueue"] = {"type": "object"}  # as Kafka Connect has it
-    definitions[_ONE] = {
-        **pipeline,
-        "properties": {**pipeline["properties"], "execution": job["properties"]["execution"]},
-    }
     one_job = {
         **job,
         "title": "A pipeline of one job",
-        "properties": {"pipeline": {"$ref": f"#/$defs/{_ONE}"}, **job["properties"]},
+        "properties": {"pipeline": schema["properties"]["pipeline"], **job["properties"]},
         "required": ["pipeline"],
         "not": {"required": ["jobs"]},
     }
     several = {key: value for key, value in schema.items() if key != "$defs"}
-    loose = {name: about if "anyOf" in about else _loose(about, definitions) for name, about in definitions.items()}
+    loose = {name: _loose(about, definitions) for name, about in definitions.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A pipeline of jobpipe",
@@ -88,21 +79,16 @@ def _stage(kind: PlugInKind, spec: type[StageSpec], plugins: Plugins, definition
         options = options_schema(plugin.Options)
         definitions.update(options.pop("$defs", {}))
         own = _shared(options.get("properties", {}), definitions)
-        others: _Schema = {name: {} for name in field_names(plugin.Options) if name not in own}
-        others |= {section: {"type": "object"} for name in own for section in _sections(name) if section not in own}
-        if spec in (SourceSpec, SinkSpec) and "name" not in own:
-            others["name"] = {"type": "string", "description": "For people, in a file of one job; it means nothing."}
         choice = {
             "title": type_,
             "description": _first_line(plugin),
             "type": "object",
-            "properties": {**common, **own, **others},
+            "properties": {**common, **own},
             "required": [
                 *(["type"] if type_ != _DEFAULT_TYPES.get(spec) else []),
                 *options.get("required", []),
             ],
             "additionalProperties": False,
-            "patternProperties": {r"\.": {}},
         }
         loose = _loose(choice, definitions)
         loose["properties"]["type"] = {"const": type_}
@@ -124,60 +110,23 @@ def _shared(properties: dict[str, _Schema], definitions: dict[str, _Schema]) -> 
 
 
 def _loose(section: _Schema, definitions: dict[str, _Schema]) -> _Schema:
-    """Return the schema of a section that takes references, and keys that are dotted, or in parts."""
-    if section.get("additionalProperties") is not False or "properties" not in section:
-        return section
-    rules: list[_Schema] = []
-    properties: dict[str, _Schema] = {}
-    for name, about in section["properties"].items():
-        if _is_section(about, definitions):
-            properties[name] = {key: about[key] for key in ("description",) if key in about}
-            undotted = {"propertyNames": {"not": {"pattern": f"^{name}\\."}}}
-            rules.append({"if": undotted, "then": {"properties": {name: _named(about)}}})
-        else:
-            properties[name] = _or_reference(about, definitions)
-    for name in section.get("required", ()):
-        written = [{"required": [each]} for each in (name, *_sections(name))]
-        rules.append({"anyOf": [*written, {"not": {"propertyNames": {"not": {"pattern": f"^{name}\\."}}}}]})
-    names = "|".join(map(re.escape, sorted(properties)))
-    found = {key: value for key, value in section.items() if key != "required"}
-    found |= {
-        "properties": properties,
-        "patternProperties": {rf"^({names})\.": {}, **section.get("patternProperties", {})},
-    }
-    return {**found, "allOf": rules} if rules else found
-
-
-def _sections(name: str) -> list[str]:
-    """Return the sections in which a dotted name may stand in parts."""
-    parts = name.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts))]
-
-
-def _is_section(about: _Schema, definitions: dict[str, _Schema]) -> bool:
-    """Whether a key has a section with keys of its own, or sections by name."""
-    if "$ref" in about:
-        target = definitions.get(about["$ref"].removeprefix("#/$defs/"), {})
-        return "anyOf" in target or "properties" in target
-    return "patternProperties" in about or any(_is_section(each, definitions) for each in about.get("anyOf", ()))
+    """Return the schema of a section that takes references."""
+    properties = {name: _or_reference(about, definitions) for name, about in section.get("properties", {}).items()}
+    return {**section, "properties": properties} if properties else section
 
 
 def _named(about: _Schema) -> _Schema:
-    """Return the schema of sections by name, whose names may be dotted too; any other as it is."""
-    if "anyOf" in about:
-        return {**about, "anyOf": [_named(each) for each in about["anyOf"]]}
-    if "patternProperties" not in about:
-        return about
-    pattern = next(iter(about["patternProperties"]))
-    kept = {key: value for key, value in about.items() if key not in ("patternProperties", "propertyNames")}
-    then = {"propertyNames": {"pattern": pattern}, "patternProperties": about["patternProperties"]}
-    return {**kept, "if": {"propertyNames": {"not": {"pattern": "\\."}}}, "then": then}
+    """Return the schema of sections by name with no other names; any other as it is."""
+    return {**about, "additionalProperties": False} if "patternProperties" in about else about
 
 
 def _or_reference(about: _Schema, definitions: dict[str, _Schema]) -> _Schema:
     """Return the schema of a value that may be a reference to a parameter, or a number in quotes, instead."""
     if "items" in about:
         about = {**about, "items": _or_reference(about["items"], definitions)}
+    if "anyOf" in about:
+        about = {**about, "anyOf": [_named(each) for each in about["anyOf"]]}
+    about = _named(about)
     if (type_ := about.get("type")) in ("boolean", "integer", "number"):
         return {**about, "type": sorted({str(type_), "number", "string"})}  # as pydantic reads them
     kinds = [about, *about.get("anyOf", ())]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
-from jobpipe.config.definitions.definition import Definition, Key, Option
+from jobpipe.config.definitions.definition import Definition, Key
 from jobpipe.pipelines.file.field_types import json_text, of_kind
 from jobpipe.pipelines.plugins.api import PluginOptions
 
@@ -31,15 +31,13 @@ def options_model(
     """
     fields: dict[str, Any] = dict(own)
     for about in definitions:
-        key = spell(about)
-        others = about.also if isinstance(about, Option) else ()
         kind = Annotated[Any, *of_kind(about.value_type), BeforeValidator(json_text)]
         is_key = isinstance(about, Key)
         fields[about.attribute if isinstance(about, Key) else about.name] = (
             kind,
             Field(
                 ... if about.name in required else None,
-                validation_alias=AliasChoices(key, *others) if others else key,
+                validation_alias=spell(about),
                 description=f"{about.documentation} Default: {about.default_text}.",
                 json_schema_extra={CONFIGURATION: True} if is_key else None,
             ),

@@ -363,7 +363,7 @@ class JdbcSource(FormatSource):
         """Spark would say so only when the job runs."""
         given = {name.lower() for name in self.options.options}
         if mode is Mode.STREAMING:
-            remedy = "give execution.runtime-mode: BATCH"
+            remedy = "give execution: {runtime-mode: BATCH}"
             yield OptionError("type", "a table is read as it is at one moment, and the job is STREAMING", remedy)
         if "url" not in given:
             remedy = "give options: {url: 'jdbc:postgresql://HOST/DATABASE'}"
