@@ -52,7 +52,8 @@ _KEYS = """
 
 The first of these that is set takes precedence: an option (`retention.time`, in Python also `retention_time`), Spark's
 `spark.jobpipe.retention.time`, the environment's `JOBPIPE__RETENTION__TIME`, the file
-([conf/jobpipe.yaml](../conf/jobpipe.yaml)), the default. Times: `500ms`, `60s`, `10min`, `24h`; sizes: `64MiB`, `8GB`.
+([conf/jobpipe.yaml](../conf/jobpipe.yaml), in YAML 1.2), the default. Times: `500ms`, `60s`, `10min`, `24h`; sizes:
+`64MiB`, `8GB`.
 """
 
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jobpipe.config.reading.located_values import plain
 from jobpipe.errors import CheckpointMismatch, ConfigError, PipelineError
 from jobpipe.jobs.storage.job_rows import DefinitionRow
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, keeps_checkpoint, remedy
 from jobpipe.pipelines.checkpoints.checkpoint_storage import check_owner, has_begun
 from jobpipe.pipelines.file.file_paths import local_folder, same_place
-from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.loader import load_tree, without_engines
 from jobpipe.pipelines.model.graph import graph_of, subscriptions_of
 from jobpipe.pipelines.model.paths import PipelinePaths

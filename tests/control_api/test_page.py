@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from jobpipe.config import load
+from jobpipe.config.reading.located_values import plain
 from jobpipe.control.rest.client_identities import read_access_file
 from jobpipe.net.tls.certificates import describe
-from jobpipe.pipelines.file.located_values import plain
+from jobpipe.pipelines.file.overlays import read_content
 from jobpipe.pipelines.file.problems import ProblemList
-from jobpipe.pipelines.file.yaml_reader import read_text
 from jobpipe.pipelines.loading.loader import load_tree
 from tests.control_api.kit import SCHEDULE, Served, tree
 from tests.pages import block, shell
@@ -71,7 +71,7 @@ def test_schedules(served: Served) -> None:
 def test_the_files(tmp_path: Path) -> None:
     """Alerts are right; certificates are made as the configuration needs them; so is the access list."""
     whole = tree()
-    read = read_text(block("docs/server.md", "alerts"), "page", ProblemList())
+    read = read_content(block("docs/server.md", "alerts").encode(), "page", ProblemList())
     assert read is not None
     whole["pipeline"] |= plain(read)["pipeline"]
     (alert,) = load_tree(whole, file=tmp_path / "p.yaml", folder=tmp_path).spec.alerts

@@ -14,6 +14,7 @@ import pytest
 from pyspark import SparkContext
 
 from jobpipe.config import load
+from jobpipe.config.reading.located_values import plain
 from jobpipe.jobs.runner import spark_submit_entry
 from jobpipe.jobs.runner.attempt import _confirm_outcome
 from jobpipe.jobs.workloads.application_workload import ApplicationWorkload
@@ -21,7 +22,6 @@ from jobpipe.jobs.workloads.progress_reports import read_report
 from jobpipe.jobs.workloads.spark_session import session_keys
 from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome
-from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import MISCONFIGURED, REPLACED
 from jobpipe.spark.session.job_session import SHUFFLE_PARTITIONS

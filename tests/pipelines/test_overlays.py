@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobpipe.pipelines.file.located_values import plain
+from jobpipe.config.reading.located_values import plain
+from jobpipe.pipelines.file.overlays import read_files
 from jobpipe.pipelines.file.problems import ProblemList
-from jobpipe.pipelines.file.yaml_reader import read_files
 from jobpipe.pipelines.loading.loader import load_pipeline
 from tests.pipelines.conftest import Write, loaded, problems
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from jobpipe.config.reading.located_values import plain
 from jobpipe.errors import ConfigError, PipelineError
 from jobpipe.pipelines.file.interpolation import RunValues
-from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.loading.scaffold import copy_example
 from jobpipe.pipelines.loading.snapshot import ParentProcess, Snapshot

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.config.reading.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from jobpipe.pipelines.file.overlays import read_content, read_files
 from jobpipe.pipelines.file.problems import ProblemList
-from jobpipe.pipelines.file.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_files, read_text
 from tests.pipelines.conftest import Write, problems
 
 pytestmark = pytest.mark.timeout(20)  # a parser that is not linear takes hours
@@ -115,7 +116,7 @@ def test_a_file_that_others_may_write(write: Write) -> None:
 )
 def test_tags(text: str, line: int) -> None:
     report = ProblemList()
-    read_text(text, "f", report)
+    read_content(text.encode(), "f", report)
     (problem,) = report.problems
     assert problem.line == line
 
@@ -129,7 +130,7 @@ def test_a_key_of_many_parts(write: Write, parts: int) -> None:
 
 def test_no_alias_of_a_key(write: Write) -> None:
     report = ProblemList()
-    read_text("a: &x b\n? [1]\n: c\n*x : d\n", "f", report)
+    read_content(b"a: &x b\n? [1]\n: c\n*x : d\n", "f", report)
     assert [problem.line for problem in report.problems] == [2]
 
 

@@ -23,7 +23,7 @@ FILES: tuple[Wrong, ...] = (
     whole("an at", "pipeline: @x\n", (1, "", "cannot begin with this character", "in quotes")),
     whole("a list in a line", "pipeline: - x\n", (1, "", "a list cannot begin here", "[a, b]")),
     whole("a directive", "%YAML x\n---\npipeline: x\n", (1, "", "it is not YAML", "check indentation")),
-    whole("two documents", "pipeline: {name: x}\n---\njobs: {}\n", (2, "", "a second document", "one file is one")),
+    whole("two documents", "pipeline: {name: x}\n---\njobs: {}\n", (2, "", "a second document", "a file is one")),
     whole("undefined alias", "pipeline: {name: *x}\n", (1, "", "undefined alias", "&NAME")),
     whole("nothing but a name", "pipeline: {name: x}\n", (1, "jobs", "there are no jobs", "name at least one")),
     whole(

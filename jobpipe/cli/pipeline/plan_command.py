@@ -112,8 +112,8 @@ def history(client: ControlClient, name: str, as_json: bool) -> None:
 
 def submission_of(found: Pipeline, file: str) -> Submission:
     """Return a loaded file as it is submitted."""
+    from jobpipe.config.reading.located_values import plain
     from jobpipe.control.control_service import Submission
-    from jobpipe.pipelines.file.located_values import plain
 
     return Submission(file=Path(file).absolute(), folder=found.folder, tree=plain(found.tree))
 

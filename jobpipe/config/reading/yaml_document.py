@@ -1,6 +1,6 @@
 """A YAML file as a flat list of dotted keys, each with its line.
 
-Only PyYAML's safe loader is used. Sections may be nested, dotted, or any mixture of both. A list has plain values only.
+Sections may be nested, dotted, or any mixture of both. A list has plain values only.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from jobpipe.config.definitions.definition import ConfigProblem
 from jobpipe.config.definitions.key_names import by_exact_name, is_section
 from jobpipe.config.reading.file_permissions import read_own_file
-from jobpipe.config.types.value_types import MOST_PARTS
+from jobpipe.config.reading.located_values import FilePlace, TreeNode, dotted
+from jobpipe.config.reading.located_values import Path as Place
+from jobpipe.config.reading.yaml_reader import MAX_BYTES, read_tree
 
-MAX_BYTES = 1 << 20  # a configuration is a few KiB; more is some other file
-_MAX_DEPTH = 32
-_INSIDE = "…"  # in place of what no key takes: a value in a section, a list in a list
+_INSIDE = "…"  # in place of what no key takes: a value in a section
 
 
 @dataclass(frozen=True)
@@ -43,120 +41,48 @@ def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[ConfigPr
     """
     try:
         content, why = read_own_file(path, MAX_BYTES + 1, any_owner=named_by != str(path))
-        if why is not None:
-            return [], [ConfigProblem(named_by, "config", str(path), f"a file that others cannot change: {why}")]
-        text = content.decode("utf-8")
     except OSError as error:
         return [], [ConfigProblem(named_by, "config", str(path), f"a readable file ({error.strerror})")]
-    except UnicodeDecodeError:
-        return [], [ConfigProblem(str(path), "config", None, "text in UTF-8")]
-    if len(content) > MAX_BYTES:
-        return [], [ConfigProblem(named_by, "config", str(path), f"a file of at most {MAX_BYTES} bytes")]
-    return _parse(text, path)
+    if why is not None:
+        return [], [ConfigProblem(named_by, "config", str(path), f"a file that others cannot change: {why}")]
+    problems: list[ConfigProblem] = []
+    entries: dict[str, Entry] = {}
+
+    def tell(place: FilePlace, key: Place, what: str, remedy: str) -> None:
+        problems.append(ConfigProblem(_source(place), dotted(key) or "config", None, f"valid YAML: {what}; {remedy}"))
+
+    tree = read_tree(content, str(path), tell)
+    if tree is not None and tree.value is not None and not isinstance(tree.value, dict):
+        expected = "sections and keys, such as jobpipe: {home: ~/.jobpipe}"
+        problems.append(ConfigProblem(_source(tree.place), "config", None, expected))
+    wrong = {problem.key for problem in problems}
+    for name, node in [] if tree is None else _leaves(tree, ""):
+        if name in wrong:
+            continue
+        entry = Entry(name, _raw(node), _source(node.shown_at), path.parent)
+        if (first := entries.setdefault(name, entry)) is not entry:
+            line = first.source.rpartition(":")[2]
+            tell(node.shown_at, (name,), f"the key is in line {line} already", "give it once")
+    return list(entries.values()), problems
 
 
-def _parse(text: str, path: Path) -> tuple[list[Entry], list[ConfigProblem]]:
-    walk = _Walk(path)
-    try:
-        walk.run(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        walk.problems.append(ConfigProblem(f"{path}:{line}", "config", None, f"valid YAML ({error.problem})"))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        walk.problems.append(ConfigProblem(str(path), "config", None, f"valid YAML ({type(error).__name__})"))
-    return list(walk.entries.values()), walk.problems
+def _source(place: FilePlace) -> str:
+    return place.file if place.line is None else f"{place.file}:{place.line}"
 
 
-class _Walk:
-    """Goes through the nodes of one document and collects entries and problems."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.entries: dict[str, Entry] = {}
-        self.problems: list[ConfigProblem] = []
-        self._lines: dict[str, int] = {}
-        self._visited: set[int] = set()
-
-    def run(self, text: str) -> None:
-        loader = yaml.SafeLoader(text)
-        try:
-            root = loader.get_single_node()
-            if root is None or _is_null(root):
-                return
-            if not isinstance(root, yaml.MappingNode):
-                self._problem(root, "config", "sections and keys, such as jobpipe: {home: ~/.jobpipe}")
-                return
-            for name, line, node in self._leaves(root, "", 0):
-                self._add(loader, name, line, node)
-        finally:
-            loader.dispose()
-
-    def _leaves(self, mapping: yaml.MappingNode, prefix: str, depth: int) -> Iterator[tuple[str, int, yaml.Node]]:
-        """Yield (dotted name, line, value) of whatever is not a section."""
-        if id(mapping) in self._visited or depth > _MAX_DEPTH:
-            # an alias could make the document endless, or grow it beyond any size
-            self._problem(mapping, prefix.rstrip(".") or "config", "a section written out, without YAML aliases")
-            return
-        self._visited.add(id(mapping))
-        for key_node, node in mapping.value:
-            part = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
-            if not part:
-                self._problem(key_node, f"{prefix}?", "a name")
-            elif isinstance(node, yaml.MappingNode) and _holds_keys(prefix + part, node):
-                yield from self._leaves(node, f"{prefix}{part}.", depth + 1)
-            else:
-                yield prefix + part, _line(key_node), node
-
-    def _add(self, loader: yaml.SafeLoader, name: str, line: int, node: yaml.Node) -> None:
-        if name in self._lines:
-            already = f"the key once; it is in line {self._lines[name]} already"
-            self.problems.append(ConfigProblem(f"{self.path}:{line}", name, None, already))
-            return
-        self._lines[name] = line
-        try:
-            raw = _value(loader, node)
-        except yaml.YAMLError:
-            self._problem(node, name, f"a plain value, not one of YAML's type {node.tag}")
-            return
-        self.entries[name] = Entry(name, raw, f"{self.path}:{line}", self.path.parent)
-
-    def _problem(self, node: yaml.Node, name: str, expected: str) -> None:
-        self.problems.append(ConfigProblem(f"{self.path}:{_line(node)}", name, None, expected))
+def _leaves(section: TreeNode, prefix: str) -> Iterator[tuple[str, TreeNode]]:
+    """Yield the dotted name and value of whatever is not a section."""
+    for key, node in section.value.items() if isinstance(section.value, dict) else ():
+        name = f"{prefix}{key}"
+        # A section is one of keys, as of acks.timeout, and not the value of a key; an empty one sets nothing.
+        if isinstance(node.value, dict) and (not node.value or by_exact_name(name) is None or is_section(name)):
+            yield from _leaves(node, f"{name}.")
+        else:
+            yield name, node
 
 
-def _holds_keys(name: str, section: yaml.MappingNode) -> bool:
-    """Whether a section is one of keys, as of acks.timeout, and not the value of a key; an empty one sets nothing."""
-    return not section.value or by_exact_name(name) is None or is_section(name)
-
-
-def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:
-    """Return what a key is given: a plain value, a list of them, or a section, with no more than its names.
-
-    Raises:
-        yaml.YAMLError: it has a type that is not YAML's own.
-    """
-    if isinstance(node, yaml.MappingNode):
-        return {str(key.value): _INSIDE for key, _ in node.value[:MOST_PARTS] if isinstance(key, yaml.ScalarNode)}
-    if isinstance(node, yaml.SequenceNode):
-        parts = node.value[: MOST_PARTS + 1]  # one too many, and the key refuses it
-        return [_part(loader, part) for part in parts]
-    try:
-        return loader.construct_object(node)
-    except (ValueError, LookupError, AttributeError):
-        # no date, a number too long, or a tag that does not fit: the key says what it expects
-        return node.value
-
-
-def _part(loader: yaml.SafeLoader, node: yaml.Node) -> object:
-    try:
-        return _value(loader, node) if isinstance(node, yaml.ScalarNode) else [_INSIDE]
-    except yaml.YAMLError:
-        return [_INSIDE]
-
-
-def _line(node: yaml.Node) -> int:
-    return node.start_mark.line + 1
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+def _raw(node: TreeNode) -> object:
+    """Return what a key is given: a plain value, a list, or a section, with no more than its names."""
+    if isinstance(node.value, dict):
+        return dict.fromkeys(node.value, _INSIDE)
+    return [_raw(each) for each in node.value] if isinstance(node.value, list) else node.value

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 import jobpipe
 from jobpipe.config.definitions.key_names import by_loose_name
+from jobpipe.config.reading.located_values import FilePlace, node_of
 from jobpipe.control.control_service import (
     BackfillView,
     Control,
@@ -49,7 +50,6 @@ from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNot
 from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.pipelines.file.error_messages import problems_of
 from jobpipe.pipelines.file.field_types import EXPECTED
-from jobpipe.pipelines.file.located_values import FilePlace, node_of
 from jobpipe.pipelines.file.problems import nearest
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.graph import Graph, graph_of

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from jobpipe.config.reading.yaml_reader import MAX_DEPTH, MAX_NODES
 from jobpipe.control.control_service import PipelineStatus, Submission
 from jobpipe.pipelines.file.field_types import JobName
 from jobpipe.pipelines.file.spec import Mode
-from jobpipe.pipelines.file.yaml_reader import MAX_DEPTH, MAX_NODES
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind
 
 
 def _bounded(tree: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a tree that no file within the bounds of :mod:`jobpipe.pipelines.file.yaml_reader` could have made."""
+    """Refuse a tree that no file within the bounds of :mod:`jobpipe.config.reading.yaml_reader` could have made."""
     level: list[Any] = [tree]
     count = depth = 0
     while level:

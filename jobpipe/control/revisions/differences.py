@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jobpipe.pipelines.file.located_values import Key, Path, dotted
+from jobpipe.config.reading.located_values import Key, Path, dotted
 from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
 
 MOST_SHOWN = 20  # differences of one job

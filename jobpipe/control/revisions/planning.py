@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from jobpipe.config.reading.located_values import plain
 from jobpipe.control.control_service import Action, JobPlan, Plan
 from jobpipe.control.revisions.differences import Difference, differences, keys, lines
 from jobpipe.jobs.definition_cache import (
@@ -25,7 +26,6 @@ from jobpipe.jobs.schedules.schedule_rule import Rule
 from jobpipe.jobs.storage.job_rows import DefinitionRow, JobRow, JobSubscription, RevisionChanges
 from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, part_of
 from jobpipe.pipelines.file.file_paths import local_folder
-from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.file.spec import ScheduleSpec
 from jobpipe.pipelines.loading.spec_checks import needs_bounds
 from jobpipe.pipelines.model.graph import graph_of, published_again

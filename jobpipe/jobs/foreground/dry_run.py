@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.config.job_secrets import export
+from jobpipe.config.reading.located_values import Path as Place
 from jobpipe.errors import ConfigError, JobpipeError, short_repr
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.field_types import secret_or_none
 from jobpipe.pipelines.file.interpolation import RunValues
-from jobpipe.pipelines.file.located_values import Path as Place
 from jobpipe.pipelines.file.problems import nearest, pipeline_error
 from jobpipe.pipelines.file_formats.format_options import read_columns, read_schema
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage

@@ -12,12 +12,12 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
+from jobpipe.config.reading.located_values import plain
 from jobpipe.errors import ConfigError, LauncherUnavailable
 from jobpipe.jobs.storage.job_rows import AttemptRow, JobRow, LeaseHolder, RunRow
 from jobpipe.jobs.supervision.supervision_context import SupervisionContext
 from jobpipe.jobs.supervision.transitions import UNAVAILABLE
 from jobpipe.pipelines.file.interpolation import RunValues
-from jobpipe.pipelines.file.located_values import plain
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.model.paths import PipelinePaths

@@ -18,10 +18,10 @@ from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jobpipe.config.reading.located_values import dotted, find, plain
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.pipelines.file.located_values import dotted, find, plain
+from jobpipe.pipelines.file.overlays import read_files
 from jobpipe.pipelines.file.problems import ProblemList
-from jobpipe.pipelines.file.yaml_reader import read_files
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins.api import Sink
 from jobpipe.pipelines.transforms.code_transforms import PythonTransform

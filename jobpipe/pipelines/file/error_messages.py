@@ -12,10 +12,10 @@ from pydantic import BaseModel, ValidationError
 
 from jobpipe.config.definitions.definition import HIDDEN
 from jobpipe.config.definitions.key_names import closest
+from jobpipe.config.reading.located_values import Path, TreeNode, dotted, find
 from jobpipe.config.types.secrets import EXPECTED as SECRET_EXPECTED
 from jobpipe.errors import short_repr
 from jobpipe.pipelines.file.field_types import whole_key
-from jobpipe.pipelines.file.located_values import Path, TreeNode, dotted, find
 from jobpipe.pipelines.file.problems import Problem, Severity, nearest
 from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
 from jobpipe.pipelines.file.spec import (

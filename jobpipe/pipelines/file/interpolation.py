@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from jobpipe.config.reading.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find
+from jobpipe.config.reading.yaml_reader import scalar_of
 from jobpipe.errors import short_repr
-from jobpipe.pipelines.file.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find, map_texts
 from jobpipe.pipelines.file.problems import Problem, ProblemList, nearest
-from jobpipe.pipelines.file.yaml_reader import scalar_of
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _COMPACT = "%Y%m%dT%H%M%SZ"
@@ -78,7 +78,16 @@ def interpolate(
         late = _is_late(path[2:] if not single else path)
         return _Text(node, path, here, late=late, report=report, quote=quotes(path) or str).result()
 
-    return map_texts(tree, (), change)
+    return _map_texts(tree, (), change)
+
+
+def _map_texts(node: TreeNode, path: Path, change: Any) -> TreeNode:
+    """Return the tree with each text replaced by ``change(node, path)``, a scalar."""
+    if isinstance(node.value, dict):
+        return replace(node, value={key: _map_texts(each, (*path, key), change) for key, each in node.value.items()})
+    if isinstance(node.value, list):
+        return replace(node, value=[_map_texts(each, (*path, i), change) for i, each in enumerate(node.value)])
+    return replace(node, value=change(node, path)) if isinstance(node.value, str) else node
 
 
 def _unescaped(text: str) -> str:

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
+from jobpipe.config.reading.located_values import Path
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.error_messages import problem_at
-from jobpipe.pipelines.file.located_values import Path
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.object_loader import import_object

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.config.reading.file_permissions import distrusted_level
+from jobpipe.config.reading.located_values import Path as Place
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.ddl import TYPES, unknown_types
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.file_paths import literal, local_folder
-from jobpipe.pipelines.file.located_values import Path as Place
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.file_formats.format_options import read_schema
 from jobpipe.pipelines.model.pipeline import Job, Pipeline

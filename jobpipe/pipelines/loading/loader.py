@@ -16,13 +16,14 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from jobpipe.config.definitions.key_names import closest
+from jobpipe.config.reading.located_values import FilePlace, Path, TreeNode, dotted, find, node_of, plain
 from jobpipe.config.types.value_types import SECRET
 from jobpipe.errors import short_repr
 from jobpipe.pipelines.file.error_messages import by_name, field_names, nested, problem_at, problems_of
 from jobpipe.pipelines.file.field_types import FOLDER, JobName, TopicName, secrets_in_clear
 from jobpipe.pipelines.file.file_paths import escaped
 from jobpipe.pipelines.file.interpolation import Quote, fill, interpolate
-from jobpipe.pipelines.file.located_values import FilePlace, Path, TreeNode, dotted, find, node_of, plain
+from jobpipe.pipelines.file.overlays import read_files
 from jobpipe.pipelines.file.problems import OptionError, Problem, ProblemList, nearest, pipeline_error
 from jobpipe.pipelines.file.spec import (
     MAX_JOBS,
@@ -36,7 +37,6 @@ from jobpipe.pipelines.file.spec import (
     StageSpec,
     TransformSpec,
 )
-from jobpipe.pipelines.file.yaml_reader import read_files
 from jobpipe.pipelines.loading.spec_checks import check_folders, check_job, check_pipeline
 from jobpipe.pipelines.model.graph import check_topics
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage

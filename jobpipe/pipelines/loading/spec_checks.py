@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from jobpipe.config.definitions.config_model import KEYS
+from jobpipe.config.reading.located_values import Path, dotted
 from jobpipe.errors import ConfigError, short_repr
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.field_types import SPARK_JOBPIPE
 from jobpipe.pipelines.file.file_paths import EXTENSIONS, local_folder, reads_folder
 from jobpipe.pipelines.file.interpolation import run_references
-from jobpipe.pipelines.file.located_values import Path, dotted
 from jobpipe.pipelines.file.problems import Problem, Severity
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage

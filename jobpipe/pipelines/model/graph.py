@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jobpipe.config.reading.located_values import Path, find
 from jobpipe.pipelines.file.error_messages import problem_at
-from jobpipe.pipelines.file.located_values import Path, find
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.file.spec import Mode, RouteSpec
 from jobpipe.pipelines.model.pipeline import Job, Pipeline

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Generic, TypeVar
 
+from jobpipe.config.reading.located_values import Path, TreeNode
 from jobpipe.pipelines.file.interpolation import RunValues, fill
-from jobpipe.pipelines.file.located_values import Path, TreeNode
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.file.spec import JobSpec, Mode, PipelineSpec, StageSpec, TriggerSpec
 from jobpipe.pipelines.plugins.api import Launcher, Plugin, Sink, Source, Transform

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobpipe.config.reading.located_values import Scalar
 from jobpipe.pipelines.file.interpolation import RunValues
-from jobpipe.pipelines.file.located_values import Scalar
 from jobpipe.pipelines.file.spec import Mode, OutputMode, TriggerSpec
 
 if TYPE_CHECKING:

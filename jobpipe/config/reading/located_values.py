@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 Scalar = str | int | float | bool | None
@@ -70,36 +70,6 @@ def find(root: TreeNode, path: Path) -> TreeNode:
         else:
             break
     return node
-
-
-def merge(below: TreeNode, above: TreeNode, absent: list[Path], path: Path = ()) -> TreeNode:
-    """Return ``below`` with what ``above`` says: sections are merged, all else is replaced, null removes.
-
-    Args:
-        absent: is given the keys that ``above`` removes and ``below`` does not have.
-        path: of both.
-    """
-    if not isinstance(above.value, dict):
-        return above
-    merged = dict(below.value) if isinstance(below.value, dict) else {}
-    for key, each in above.value.items():
-        if each.value is None:
-            if merged.pop(key, None) is None:
-                absent.append((*path, key))
-            continue
-        inside = merge(merged.get(key, TreeNode(None, each.place)), each, absent, (*path, key))
-        if key in merged or inside.value != {} or each.value == {}:  # a section of nulls alone adds none
-            merged[key] = inside
-    return replace(below if isinstance(below.value, dict) else above, value=merged)
-
-
-def map_texts(node: TreeNode, path: Path, change: Any) -> TreeNode:
-    """Return the tree with each text replaced by ``change(node, path)``, a scalar."""
-    if isinstance(node.value, dict):
-        return replace(node, value={key: map_texts(each, (*path, key), change) for key, each in node.value.items()})
-    if isinstance(node.value, list):
-        return replace(node, value=[map_texts(each, (*path, i), change) for i, each in enumerate(node.value)])
-    return replace(node, value=change(node, path)) if isinstance(node.value, str) else node
 
 
 def dotted(path: Path) -> str:

@@ -5,25 +5,20 @@ Texts, whole numbers, fractions, true, false and null are as in YAML 1.2: ``NO``
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path as FilePath
 
 import yaml
 
-from jobpipe.config.definitions.key_names import closest
-from jobpipe.config.reading.file_permissions import why_distrusted
+from jobpipe.config.reading.located_values import FilePlace, Path, Scalar, TreeNode
 from jobpipe.errors import short_repr
-from jobpipe.pipelines.file.located_values import FilePlace, Path, Scalar, TreeNode, dotted, find, merge
-from jobpipe.pipelines.file.problems import Problem, ProblemList, Severity
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20  # most files have a few KiB; more is some other file
 MAX_DEPTH = 50
 MAX_NODES = 20_000  # values of one file, those of aliases counted at each use
+Tell = Callable[[FilePlace, Path, str, str], None]
+"""Takes what is wrong: where, of which key, what it is, and what to do."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -81,105 +76,42 @@ def _scalar(text: str, kind: str) -> Scalar:
     return float(text) if kind == "float" else text
 
 
-def read_files(file: FilePath, overlays: Sequence[FilePath], report: ProblemList) -> TreeNode | None:
-    """Return what the file says, with its overlays laid over it in their order; None if one cannot be read at all."""
-    texts = ((path, _text_of(path, report)) for path in (file, *overlays))
-    trees = [None if text is None else read_text(text, str(path), report) for path, text in texts]
-    merged = trees[0]
-    for over in trees[1:]:
-        merged = None if merged is None or over is None else _merged(merged, over, report)
-    return merged
+def read_tree(content: bytes, file: str, tell: Tell) -> TreeNode | None:
+    """Return what a file's content says, null if it is empty; None, with what is wrong, if it is none.
 
-
-def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
-    absent: list[Path] = []
-    merged = merge(below, above, absent)
-    for path in absent:
-        node = find(above, path)
-        jobs = find(merged, ("jobs",)).value
-        misses_job = path[0] == "jobs" and len(path) > 1 and isinstance(jobs, dict) and path[1] not in jobs
-        upto = path[:2] if misses_job else path
-        section = find(below, upto[:-1]).value
-        near = closest(str(upto[-1]), section) if isinstance(section, dict) else None
-        remedy = "leave it out" if near is None else f"did you mean {near}?"
-        what = "there is no such job to remove" if misses_job else "null removes a key, and there is none to remove"
-        severity: Severity = "error" if misses_job else "warning"
-        if (nested := _removal(section, str(upto[-1]))) is not None:  # what is meant stays as it is
-            remedy, severity = f"write {nested}", "error"
-        place = node.shown_at
-        report.add(Problem(place.file, place.line, dotted(path), what, remedy, severity))
-    return merged
-
-
-def _removal(section: object, key: str) -> str | None:
-    """Return how a key is removed that a dotted name may mean; None if there is none in that section."""
-    if isinstance(section, dict) and key in section:
-        return f"{key}: null"
-    head, _, rest = key.partition(".")
-    inside = _removal(section[head].value, rest) if isinstance(section, dict) and head in section else None
-    return None if inside is None else f"{head}: {{{inside}}}"
-
-
-def _text_of(path: FilePath, report: ProblemList) -> str | None:
-    def problem(what: str, remedy: str, line: int | None = None) -> None:
-        report.add(Problem(str(path), line, "", what, remedy))
-
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                problem("this is not a file", "name a YAML file")
-                return None
-            if (why := why_distrusted(found, any_owner=True)) is not None:
-                problem(f"others could have changed it: {why}", f"chmod go-w {shlex.quote(str(path))}")
-                return None
-            content = opened.read(MAX_BYTES + 1)
-    except OSError as error:
-        problem(f"it cannot be read ({error.strerror})", "name a YAML file that is there and readable")
-        return None
-    if len(content) > MAX_BYTES:
-        problem(f"it is larger than {MAX_BYTES} bytes", "name a pipeline's file; most have a few KiB")
-        return None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        problem("it is not text in UTF-8", "save it in UTF-8", line)
-        return None
-
-
-def read_text(text: str, file: str, report: ProblemList) -> TreeNode | None:
-    """Return the tree of a YAML text; None, with problems, if it is none."""
-    found = len(report.problems)
+    Args:
+        content: of more than :data:`MAX_BYTES` the first ones are enough.
+    """
     loader = None
     try:
+        if len(content) > MAX_BYTES:
+            tell(
+                FilePlace(file), (), f"it is larger than {MAX_BYTES} bytes", "name the right file; most have a few KiB"
+            )
+            return None
+        text = content.decode("utf-8-sig")
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
-            report.add(Problem(file, 1, "", "it is empty", "`jobpipe pipeline init` writes an example"))
-            return None
-        walk = _Walk(file, report, loader.tags)
+            return TreeNode(None, FilePlace(file, 1, 1))
+        walk = _Walk(file, tell, loader.tags)
         tree = walk.node(root, (), 0)
+        return tree if walk.whole else None
+    except UnicodeDecodeError as error:
+        place = FilePlace(file, content.count(b"\n", 0, error.start) + 1)
+        tell(place, (), "it is not text in UTF-8", "save it in UTF-8")
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        what = f"character #x{_code(error.character):04x} cannot be in YAML"
-        report.add(Problem(file, line, "", what, "remove it"))
-        return None
+        place = FilePlace(file, text.count("\n", 0, error.position) + 1)
+        tell(place, (), f"character #x{_code(error.character):04x} cannot be in YAML", "remove it")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        report.add(Problem(file, None if mark is None else mark.line + 1, "", *_why(error)))
-        return None
+        tell(FilePlace(file, None if mark is None else mark.line + 1), (), *_why(error))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        report.add(Problem(file, None, "", f"it is not YAML ({type(error).__name__})", "check it with an editor"))
-        return None
+        tell(FilePlace(file), (), f"it is not YAML ({type(error).__name__})", "check it with an editor")
     finally:
         if loader is not None:
             loader.dispose()
-    if not isinstance(tree.value, dict):
-        what = "a pipeline's file is a section with keys"
-        report.add(Problem(file, tree.place.line, "", what, "begin with pipeline: and jobs:"))
-        return None
-    return tree if walk.whole or len(report.problems) == found else None
+    return None
 
 
 def _code(character: object) -> int:
@@ -223,7 +155,7 @@ def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     if error.problem and error.problem.startswith("the file may have"):
         return error.problem, "make it simpler"
     if "but found another document" in said:
-        return "it holds a second document (---)", "one file is one pipeline"
+        return "it holds a second document (---)", "a file is one document"
     if error.problem and "undefined alias" in error.problem:
         return error.problem, "define it above by &NAME"
     for words, what, remedy in _PARSER_WORDS:
@@ -235,9 +167,9 @@ def _why(error: yaml.MarkedYAMLError) -> tuple[str, str]:
 class _Walk:
     """Makes the tree out of YAML's nodes."""
 
-    def __init__(self, file: str, report: ProblemList, tags: Mapping[int, str]) -> None:
+    def __init__(self, file: str, tell: Tell, tags: Mapping[int, str]) -> None:
         self._file = file
-        self._report = report
+        self._tell = tell
         self._tags = tags
         self._count = 0
         self.whole = True  # False: it was cut off
@@ -249,7 +181,7 @@ class _Walk:
         if depth > MAX_DEPTH or self._count > MAX_NODES:
             if self.whole:
                 what = f"its aliases make more than {MAX_NODES} values, or {MAX_DEPTH} levels, of it"
-                self._problem(place, path, what, "write the sections out")
+                self._tell(place, path, what, "write the sections out")
             self.whole = False
             return TreeNode(None, place)
         if isinstance(raw, yaml.MappingNode):
@@ -272,13 +204,13 @@ class _Walk:
                 merged |= self._merged(value, path, depth)
                 continue
             if not isinstance(key, yaml.ScalarNode) or not key.value or "${" in key.value:
-                self._problem(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
+                self._tell(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
                 continue
             name = str(key.value)
             node = replace(self.node(value, (*path, name), depth + 1), key=self._place(key))
             if (earlier := into.setdefault(name, node)) is not node:
                 what = f"the key is in line {earlier.shown_at.line} already"
-                self._problem(node.shown_at, (*path, name), what, "give it once")
+                self._tell(node.shown_at, (*path, name), what, "give it once")
         return {**merged, **into}
 
     def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, TreeNode]:
@@ -288,18 +220,15 @@ class _Walk:
             if isinstance(section.value, dict):
                 found = {**section.value, **found}
             else:
-                self._problem(self._place(each), path, "<< takes a section", "name one by *NAME")
+                self._tell(self._place(each), path, "<< takes a section", "name one by *NAME")
         return found
 
     def _refuse_tag(self, raw: yaml.Node, path: Path) -> bool:
         tag = self._tags.get(id(raw))
         if tag is not None:
             what = f"YAML's tag {short_repr(tag)} is not read"
-            self._problem(self._place(raw), path, what, "write the plain value, in quotes if it is a text")
+            self._tell(self._place(raw), path, what, "write the plain value, in quotes if it is a text")
         return tag is not None
 
     def _place(self, raw: yaml.Node) -> FilePlace:
         return FilePlace(self._file, raw.start_mark.line + 1, raw.start_mark.column + 1)
-
-    def _problem(self, place: FilePlace, path: Path, what: str, remedy: str) -> None:
-        self._report.add(Problem(place.file, place.line, dotted(path), what, remedy))
