@@ -1,6 +1,6 @@
 """Types of values that only options of the source have: topics, places in their logs, times.
 
-An option is a text; JSON in it is read here, strictly: a name given twice is a mistake.
+An option is a text; JSON in it is read here, strictly: a name given twice is a mistake. A file may have a section.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def by_topic(raw: object, one: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _object(raw: object) -> dict[str, Any]:
-    if not isinstance(raw, str):
+    if not isinstance(raw, (str, dict)):
         raise BadValueError
     try:
-        found = json.loads(raw, object_pairs_hook=_once)
+        found = raw if isinstance(raw, dict) else json.loads(raw, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadValueError):
             raise
@@ -153,7 +153,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_object(raw: object) -> bool:
-    return isinstance(raw, str) and raw.lstrip().startswith("{")
+    return isinstance(raw, dict) or (isinstance(raw, str) and raw.lstrip().startswith("{"))
 
 
 def _offsets(words: tuple[str, ...], *, ending: bool) -> Callable[[object, Path], Any]:
@@ -174,7 +174,8 @@ def _offsets(words: tuple[str, ...], *, ending: bool) -> Callable[[object, Path]
 
 
 def _bound(raw: object, _base: Path) -> str:
-    return plain_text(raw)  # what it is, boundaryType says
+    text = json.dumps(raw) if isinstance(raw, dict) or type(raw) is int else raw
+    return plain_text(text)  # what it is, boundaryType says
 
 
 def _boundary(raw: object, _base: Path) -> str:

@@ -5,7 +5,6 @@ Each is a type for a field of a pydantic model. It carries what a value must loo
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from jobpipe.config.definitions.key_names import by_loose_name, suggest
 from jobpipe.config.types.secrets import Secret
-from jobpipe.config.types.source_types import NAME
+from jobpipe.config.types.source_types import NAME, PATTERN
 from jobpipe.config.types.value_types import BOOLEAN, SECRET, BadValueError, ValueType, duration, whole
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.secret_keys import holds_secret, is_secret
@@ -73,10 +72,7 @@ def of_kind(kind: ValueType) -> Any:
     if kind.nullable:
         schema["type"] = [*schema["type"], "null"]
 
-    def read(raw: Any, folder: Path) -> Any:
-        return kind.parse(str(raw) if kind.name == "bound" and type(raw) is int else raw, folder)
-
-    return expected(kind.expected, read, schema)
+    return expected(kind.expected, kind.parse, schema)
 
 
 def _matching(pattern: re.Pattern[str], phrase: str) -> Any:
@@ -266,16 +262,6 @@ def _zone(raw: Any, _folder: Path) -> str:
     return raw
 
 
-def _expression(raw: Any, _folder: Path) -> str:
-    if not isinstance(raw, str) or not raw:
-        raise ValueError
-    try:
-        re.compile(raw)
-    except re.error as error:
-        raise BadValueError(f"a Python regular expression ({error})") from error
-    return raw
-
-
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _DAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
@@ -333,11 +319,6 @@ def _plain_text_without_secret(raw: Any, folder: Path) -> str:
     return text
 
 
-def json_text(raw: Any) -> Any:
-    """Return a section as the JSON that an option of Spark's takes; anything else as it is."""
-    return json.dumps(raw) if isinstance(raw, dict) else raw
-
-
 Text = Annotated[str, *expected("a text", _text, {"type": "string", "minLength": 1})]
 Plain = Annotated[Any, *expected("a plain value", _plain, {"type": ["string", "number", "boolean", "null"]})]
 PlainText = Annotated[
@@ -385,7 +366,7 @@ Parameters = Annotated[
 ]
 PlainMap = Annotated[dict[str, _FREE], *expected("a section with plain values", _arguments, _FREE_SCHEMA)]
 SparkKeys = Annotated[dict[str, _SPARK], *expected("a section with Spark's keys", _arguments, _FREE_SCHEMA)]
-RegularExpression = Annotated[str, *expected("a Python regular expression", _expression, {"type": "string"})]
+RegularExpression = Annotated[str, *expected("a Python regular expression", PATTERN.parse, {"type": "string"})]
 TimeZone = Annotated[str, *expected("a time zone such as Europe/Berlin or UTC", _zone, {"type": "string"})]
 Crontab = Annotated[str, *expected("five fields, as in 0 2 * * *", _crontab, {"type": "string"})]
 SecretReference = Annotated[

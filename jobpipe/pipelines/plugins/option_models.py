@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import Field, create_model
 
 from jobpipe.config.definitions.definition import Definition, Key
-from jobpipe.pipelines.file.field_types import json_text, of_kind
+from jobpipe.pipelines.file.field_types import of_kind
 from jobpipe.pipelines.plugins.api import PluginOptions
 
 CONFIGURATION = "configuration"  # in the schema of a field: it is a key of the configuration
@@ -31,7 +31,7 @@ def options_model(
     """
     fields: dict[str, Any] = dict(own)
     for about in definitions:
-        kind = Annotated[Any, *of_kind(about.value_type), BeforeValidator(json_text)]
+        kind = Annotated[Any, *of_kind(about.value_type)]
         is_key = isinstance(about, Key)
         fields[about.attribute if isinstance(about, Key) else about.name] = (
             kind,
