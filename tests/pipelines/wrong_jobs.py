@@ -127,6 +127,11 @@ JOBS: tuple[Wrong, ...] = (
         (7, "transform[0].topic", "no such key", "write topic.field: ..."),
     ),
     job(
+        "a dotted key, of what the other checks go by",
+        f"execution.runtime-mode: BATCH\n{ORDERS}\nsink: {{type: json, path: '${{run.id}}'}}\nschedule: {{every: day}}",
+        (4, "execution.runtime-mode", "no such key", "write execution: {runtime-mode: ...}"),
+    ),
+    job(
         "Kafka's names of options",
         f"source: {{type: jobpipe, subscribe: orders, maxOffsetsPerTrigger: 5, minOffsetsPerTrigger: 1,\n"
         f"  maxRecordsPerPartition: 1}}\n{CONSOLE}\nerrors: {{deadletterqueue.topic.name: bad}}",

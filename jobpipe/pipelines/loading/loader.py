@@ -355,7 +355,7 @@ class _Loader:
             for problem in problems_of(error, model, self._tree, path):
                 self._report.add(problem)
             places = [each["loc"] for each in error.errors()]
-        wrong = {str(place[0]) if place else "" for place in places}
+        wrong = {str(place[0]).partition(".")[0] if place else "" for place in places}
         wrong |= {meant for key in wrong if (meant := closest(key, field_names(model))) is not None}
         section = value if isinstance(value, dict) else {}
         tops = {place[0] for place in places if place}
