@@ -201,8 +201,9 @@ class ControlServer(Control):
         base: int | None = None,
         born: float | None = None,
         by: str = "",
+        pipeline: Pipeline | None = None,
     ) -> Submitted:
-        pipeline = load_submission(submission, new_checkpoint, self._plugins)
+        pipeline = load_submission(submission, new_checkpoint, self._plugins, pipeline)
         shared = shared_storage(self._store, self._config.home, pipeline)
         for error in self._refusals(pipeline, new_checkpoint, shared):
             raise error
@@ -219,8 +220,10 @@ class ControlServer(Control):
         self._cleanup.wake()
         return replace(submitted, warnings=(*submitted.warnings, *shared))
 
-    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
-        pipeline = load_submission(submission, new_checkpoint, self._plugins)
+    def plan(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), pipeline: Pipeline | None = None
+    ) -> Plan:
+        pipeline = load_submission(submission, new_checkpoint, self._plugins, pipeline)
         shared = shared_storage(self._store, self._config.home, pipeline)
         refused = tuple(error.message for error in self._refusals(pipeline, new_checkpoint, shared))
         plan = self._commands.plan(submission, self._asked(pipeline, new_checkpoint))

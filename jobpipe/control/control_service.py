@@ -17,6 +17,7 @@ from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
+from jobpipe.pipelines.model.pipeline import Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,6 +355,7 @@ class Control(ABC):
         base: int | None = None,
         born: float | None = None,
         by: str = "",
+        pipeline: Pipeline | None = None,
     ) -> Submitted:
         """Take a pipeline, or a changed file of one, and start its jobs that changed; the others run on.
 
@@ -364,6 +366,7 @@ class Control(ABC):
             base: the version that this one was planned for, 0 for a new pipeline; None: any.
             born: of the pipeline that it was planned for, as the plan says; None: any.
             by: who submits it, for the history.
+            pipeline: what the caller has loaded of it here; None: it is loaded.
 
         Raises:
             PipelineError: the file is wrong here: every problem; or a job would share a checkpoint with another
@@ -372,8 +375,10 @@ class Control(ABC):
         """
 
     @abstractmethod
-    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
-        """Return what :meth:`submit` would do now; change nothing.
+    def plan(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), pipeline: Pipeline | None = None
+    ) -> Plan:
+        """Return what :meth:`submit` would do now with the same arguments; change nothing.
 
         Raises:
             PipelineError: the file is wrong here.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -539,12 +538,6 @@ def test_a_job_with_routes(world: World) -> None:
     world.work(1)
     wait(server, JobState.RUNNING)
     assert status(server).publishes == ("others", "orders")
-
-
-def test_a_second_server_is_refused(world: World) -> None:
-    world.server()
-    with pytest.raises(ConfigError, match=f"by process {os.getpid()}"):
-        world.server()
 
 
 def test_the_store_is_private(world: World) -> None:

@@ -35,6 +35,7 @@ from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
+from jobpipe.pipelines.model.pipeline import Pipeline
 
 DEADLINE = 20.0
 
@@ -145,6 +146,7 @@ class MemoryControl(Control):
         base: int | None = None,
         born: float | None = None,
         by: str = "",
+        pipeline: Pipeline | None = None,
     ) -> Submitted:
         self._called("submit", submission, tuple(new_checkpoint), base, by, born)
         name = submission.tree["pipeline"]["name"]
@@ -160,7 +162,9 @@ class MemoryControl(Control):
         runs = {job.name: str(job.run) for job in jobs}
         return Submitted(pipeline=name, created=created, version=version, runs=runs, warnings=self.warnings)
 
-    def plan(self, submission: Submission, *, new_checkpoint: Sequence[str] = ()) -> Plan:
+    def plan(
+        self, submission: Submission, *, new_checkpoint: Sequence[str] = (), pipeline: Pipeline | None = None
+    ) -> Plan:
         """Jobs that run are unchanged, unless the test says otherwise by ``plan_of``."""
         self._called("plan", submission, tuple(new_checkpoint))
         name = submission.tree["pipeline"]["name"]

@@ -45,7 +45,7 @@ from jobpipe.control.rest.rest_models import (
     ValidateBody,
     ValidatedView,
 )
-from jobpipe.control.revisions.submission_checks import require_jobs, require_trusted
+from jobpipe.control.revisions.submission_checks import require_trusted
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.pipelines.file.error_messages import problems_of
@@ -53,6 +53,7 @@ from jobpipe.pipelines.file.field_types import EXPECTED
 from jobpipe.pipelines.file.problems import nearest
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.graph import Graph, graph_of
+from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.plugins.json_schema import options_schema
 from jobpipe.pipelines.plugins.option_models import CONFIGURATION
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
@@ -134,7 +135,8 @@ class Handlers:
     def plan(self, call: Call) -> Plan:
         """Say what POST /pipelines with this body would do with each job, and why; change nothing."""
         body = call.of(PlanBody)
-        return self._control.plan(self._submission(body, None), new_checkpoint=body.new_checkpoint)
+        submission, pipeline = self._submission(body, None)
+        return self._control.plan(submission, new_checkpoint=body.new_checkpoint, pipeline=pipeline)
 
     def config(self, call: Call) -> Submission:
         """Show what was last submitted of a pipeline."""
@@ -157,17 +159,18 @@ class Handlers:
 
     def _submit(self, call: Call, name: str | None) -> Submitted:
         body = call.of(SubmissionBody)
-        submission = self._submission(body, name)
+        submission, pipeline = self._submission(body, name)
         return self._control.submit(
             submission,
             new_checkpoint=body.new_checkpoint,
             base=body.base_version,
             born=body.base_born,
             by=call.caller.name,
+            pipeline=pipeline,
         )
 
-    def _submission(self, body: PlanBody, name: str | None) -> Submission:
-        """Return the file of a body, after a look at where it lies."""
+    def _submission(self, body: PlanBody, name: str | None) -> tuple[Submission, Pipeline]:
+        """Return the file of a body, loaded, after a look at where it lies."""
         folder = self._roots.folder(body.folder)
         pipeline = load_tree(body.tree, file=body.file, folder=folder)
         if name is not None and pipeline.name != name:
@@ -176,8 +179,7 @@ class Handlers:
                 key="pipeline.name",
             )
         require_trusted(pipeline, self._roots)
-        require_jobs(pipeline, body.new_checkpoint)
-        return Submission(file=body.file, folder=folder, tree=body.tree)
+        return Submission(file=body.file, folder=folder, tree=body.tree), pipeline
 
     def status(self, call: Call) -> PipelineStatus:
         """Say how a pipeline stands."""

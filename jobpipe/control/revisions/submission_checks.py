@@ -23,15 +23,18 @@ from jobpipe.pipelines.plugins.plugin_discovery import Plugins
 MOST_TREE_BYTES = 4 * 1024 * 1024
 
 
-def load_submission(submission: Submission, new_checkpoint: Sequence[str], plugins: Plugins) -> Pipeline:
-    """Return the pipeline of a file that is right here.
+def load_submission(
+    submission: Submission, new_checkpoint: Sequence[str], plugins: Plugins, pipeline: Pipeline | None = None
+) -> Pipeline:
+    """Return the pipeline of a file that is right here; it is loaded unless the caller has done so.
 
     Raises:
         ConfigError, PipelineError: it is not.
         PipelineNotFound: a job that is to begin without its checkpoint is not in it.
     """
     _require_absolute(submission)
-    pipeline = load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=plugins)
+    if pipeline is None:
+        pipeline = load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=plugins)
     require_jobs(pipeline, new_checkpoint)
     _require_supported(pipeline)
     return pipeline
