@@ -1,4 +1,4 @@
-"""docs/design.md and docs/modules.md: the map of modules is that of the tree; the path of one row names functions."""
+"""docs/design.md and docs/modules.md: the map of modules is that of the tree; the paths of a row and of a file name functions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ import pytest
 from tests.module_map import DESIGN, MODULES, design_page, modules_page
 from tests.pages import ROOT
 
-_SECTION = re.search(
-    r"^### One row's path\n(.*?)^### ", (ROOT / "docs" / "design.md").read_text(), re.DOTALL | re.MULTILINE
-)
-assert _SECTION is not None
-PATH = re.findall(r"^\| [^|]*\| `([\w/]+)\.py:([\w.]+)` \|", _SECTION[1], re.MULTILINE)
-ROWS = [line for line in _SECTION[1].splitlines() if line.startswith("| ")][1:]
+TEXT = (ROOT / "docs" / "design.md").read_text()
+SECTIONS = {
+    title: re.search(rf"^### {title}\n(.*?)^### ", TEXT, re.DOTALL | re.MULTILINE)[1]  # type: ignore[index]
+    for title in ("One row's path", "One submitted file's path")
+}
 
 
-def test_every_row_names_a_function_and_all_are_counted() -> None:
-    assert len(PATH) == len(ROWS)
-    assert f"{len(PATH)} functions" in _SECTION[1]  # type: ignore[index]
+def functions(section: str) -> list[tuple[str, str]]:
+    """Return module and name of each row's function."""
+    return re.findall(r"^\| [^|]*\| `([\w/]+)\.py:([\w.]+)` \|", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("module", "name"), PATH)
+@pytest.mark.parametrize("title", SECTIONS)
+def test_every_row_names_a_function_and_all_are_counted(title: str) -> None:
+    found = functions(SECTIONS[title])
+    assert len(found) == len([line for line in SECTIONS[title].splitlines() if line.startswith("| ")][1:])
+    assert f"{len(found)} functions" in SECTIONS[title]
+
+
+@pytest.mark.parametrize(("module", "name"), [each for section in SECTIONS.values() for each in functions(section)])
 def test_the_function_exists(module: str, name: str) -> None:
     found: object = importlib.import_module("jobpipe." + module.replace("/", "."))
     for part in name.split("."):
