@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     *("README.md", "docs/guide.md", "docs/flow.md", "docs/pipelines.md", "docs/server.md", "docs/kafka.md"),
     "docs/deploy.md",
+    *("docs/pipeline-keys.md", "docs/jdbc-upsert.md", "docs/cluster-drivers.md", "docs/schedules.md"),
+    "docs/dead-letters.md",
 )
 SECONDS = 90.0  # less than a test may take
 _BLOCK = re.compile(

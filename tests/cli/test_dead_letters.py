@@ -136,7 +136,7 @@ def test_the_page(run: Run, file: str, dead: Publisher, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(RowFilter, "numbers", numbers)
     outputs = []
-    for line in block("docs/pipelines.md", "redrive").splitlines():
+    for line in block("docs/dead-letters.md", "redrive").splitlines():
         result = run(*shlex.split(line, comments=True)[1:], file=file)
         assert result.exit_code == ("--dry-run" in line), result.output  # where one letter is left
         outputs.append(result.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""The blocks of docs/pipelines.md, run as they stand there."""
+"""The blocks of docs/pipelines.md and of the pages of its parts, run as they stand there."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_one_job(write: Write) -> None:
 def test_join(write: Write, tmp_path: Path) -> None:
     for name in ("orders", "payments"):
         (tmp_path / name).mkdir()
-    (job,) = graph_of(loaded(write(block("docs/pipelines.md", "join")))).jobs
+    (job,) = graph_of(loaded(write(block("docs/pipeline-keys.md", "join")))).jobs
     assert (job.name, job.sources, job.publishes) == ("paid", ("csv", "csv"), ("paid",))
 
 
 def test_route(write: Write) -> None:
-    (job,) = load_pipeline(write(block("docs/pipelines.md", "route"))).jobs.values()
+    (job,) = load_pipeline(write(block("docs/pipeline-keys.md", "route"))).jobs.values()
     routes = routes_of(job)
     assert routes is not None
     assert routes.targets("raw.orders.eu") == ("orders", "eu-orders")
@@ -79,32 +79,32 @@ def test_environments(tmp_path: Path) -> None:
 def test_preview(write: Write, tmp_path: Path) -> None:
     """The page shows what the command prints for the page's own file."""
     write(block("docs/pipelines.md", "file"))
-    done = shell(block("docs/pipelines.md", "preview"), tmp_path)
+    done = shell(block("docs/schedules.md", "preview"), tmp_path)
     assert done.returncode == 0, done.stderr
-    page = (ROOT / "docs/pipelines.md").read_text()
+    page = (ROOT / "docs/schedules.md").read_text()
     for line in done.stdout.splitlines():
         assert f"\n    {line}\n" in page
 
 
 def test_dead_letters(write: Write) -> None:
-    pipeline = loaded(write(block("docs/pipelines.md", "dead-letters")))
+    pipeline = loaded(write(block("docs/dead-letters.md", "dead-letters")))
     assert dead_letters_of(pipeline, pipeline.jobs["publish"]) == "bad-orders"
 
 
 def test_upsert(write: Write) -> None:
-    (sink,) = load_pipeline(write(block("docs/pipelines.md", "upsert"))).jobs["shop"].sinks
+    (sink,) = load_pipeline(write(block("docs/jdbc-upsert.md", "upsert"))).jobs["shop"].sinks
     assert (sink.plugin.type, sink.plugin.options.keys) == ("jdbc-upsert", ("id",))
 
 
 def test_on_a_cluster(write: Write) -> None:
-    launcher = loaded(write(block("docs/pipelines.md", "on-a-cluster"))).launcher.plugin
+    launcher = loaded(write(block("docs/cluster-drivers.md", "on-a-cluster"))).launcher.plugin
     assert (launcher.type, launcher.cluster) == ("spark-rest", True)
     assert launcher.options.environment == {"JOBPIPE_CONFIG": "/etc/jobpipe/jobpipe.yaml"}
 
 
 def test_on_kubernetes(write: Write) -> None:
     """Its program is where an installed package has it."""
-    pipeline = load_pipeline(write(block("docs/pipelines.md", "on-kubernetes")))
+    pipeline = load_pipeline(write(block("docs/cluster-drivers.md", "on-kubernetes")))
     assert (pipeline.launcher.plugin.type, pipeline.launcher.plugin.cluster) == ("spark-submit", True)
     inside = "jobpipe/jobs/runner/spark_submit_entry.py"
     assert pipeline.launcher.plugin.options.program.endswith(f"/site-packages/{inside}")
@@ -115,7 +115,7 @@ def test_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write
     """The class as the page has it, declared as the page says."""
     folder = tmp_path / "acme"
     folder.mkdir()
-    (folder / "acme_stamp.py").write_text(block("docs/pipelines.md", "plug-in"))
+    (folder / "acme_stamp.py").write_text(block("docs/pipeline-keys.md", "plug-in"))
     about = folder / "acme-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
@@ -131,7 +131,7 @@ def test_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write
 
 def test_the_tables_name_what_there_is() -> None:
     """Every key of a job, and every built-in source, transform and sink."""
-    text = (ROOT / PAGE).read_text()
+    text = (ROOT / "docs/pipeline-keys.md").read_text()
     missing = [name for name in field_names(JobSpec) if f"`{name}" not in text]
     assert missing == []
     types = {each.type for each in Plugins().all() if each.distribution == "jobpipe" and each.kind != "launcher"}

@@ -96,7 +96,7 @@ def test_keys_by_a_part_of_a_column(maria: MariaDbTables) -> None:
 
 
 def test_rights(maria: MariaDbTables) -> None:
-    """Those that docs/pipelines.md names are enough; a wrong password, or none on the table, are told."""
+    """Those that docs/jdbc-upsert.md names are enough; a wrong password, or none on the table, are told."""
     server, database = maria.server, maria.database
     user = f"u_{database}"
     server.query(f"CREATE USER {user}@'%' IDENTIFIED BY 'canary-word'")

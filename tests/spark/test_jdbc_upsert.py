@@ -538,7 +538,7 @@ def test_rights(place: PostgresTables) -> None:
     from tests.pages import block
 
     role = f"writer_{place.schema}"
-    statements = block("docs/pipelines.md", "grants").replace("shop.orders", "shop.t").replace("shop", place.schema)
+    statements = block("docs/jdbc-upsert.md", "grants").replace("shop.orders", "shop.t").replace("shop", place.schema)
     place.sql(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
     try:
         with pytest.raises(NotAuthorized, match="permission denied for schema"):

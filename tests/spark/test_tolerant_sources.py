@@ -70,7 +70,7 @@ def test_a_schema_in_a_file_that_takes_bad_rows(spark: SparkSession, tmp_path: P
 
 
 def test_an_array_on_one_line(spark: SparkSession, tmp_path: Path) -> None:
-    """With one element that is bad all are, each with the text of the line: as docs/pipelines.md says."""
+    """With one element that is bad all are, each with the text of the line: as docs/dead-letters.md says."""
     line = '[{"id": 1, "name": "ada"}, {"id": "two"}]'
     write(tmp_path, f'{line}\n[{{"id": 3}}, {{"id": 4}}]\n')
     frame = loaded(spark, JsonSource, tmp_path)

@@ -1,7 +1,7 @@
 """The models of a pipeline's file: what may stand in it, and what each key means.
 
 Names are those of the file (kebab-case, or the names that other systems gave them). The ``description`` of a field is
-what the JSON Schema and docs/pipelines.md say of it.
+what the JSON Schema and docs/pipeline-keys.md say of it.
 """
 
 from __future__ import annotations
