@@ -128,8 +128,11 @@ def test_every_command_that_a_page_names_is_there() -> None:
     words = re.compile(r"\bjobpipe((?: [a-z][a-z-]*)+)")
     unknown = []
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        code = re.findall(r"`(jobpipe [^`]*)`|^(?: {4}|\$ )?(jobpipe [a-z].*)$", page.read_text(), re.MULTILINE)
-        for called in (first or second for first, second in code):
+        text = page.read_text()
+        fences = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+        indented = re.findall(r"^ {4}(?:\$ )?(jobpipe [a-z].*)$", text, re.MULTILINE)
+        in_fences = re.findall(r"^(?:\$ )?(jobpipe [a-z].*)$", fences, re.MULTILINE)
+        for called in (*re.findall(r"`(jobpipe [^`]*)`", text), *indented, *in_fences):
             if (found := words.match(called)) and found[1].split()[0] in MOVED:
                 unknown.append(f"{page.name}: {called}")
             if found and found[1].split()[0] not in {path.split()[0] for path in known}:
