@@ -1,4 +1,4 @@
-"""docs/design.md and docs/modules.md: the map of modules is that of the tree; the paths of a row and of a file name functions."""
+"""docs/design.md and docs/modules.md: the map of modules is that of the tree; the two paths name functions."""
 
 from __future__ import annotations
 
