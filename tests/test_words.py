@@ -24,6 +24,12 @@ TRANSLATED = {
     "there are news": "there is news",
     "waiting since": "waiting for",
 }
+SHAPES = {  # of sentences, in code and pages
+    r"\b(is|are) told\b(?! apart)": "say who does it: reports, sends, knows, learns, gets",
+    r"(?:^|[.:;\"] )Of (which|those|that)\b": "begin with the subject",
+    r"\bno more(\.|\"\"\"|$)": "no longer; at most; stop",
+    r"\bNone: there is none\b": "None if there is none",
+}
 MEANT = (  # and not translated
     "batches behind",
     "'row')}) behind",
@@ -53,6 +59,18 @@ def test_no_word_that_reads_translated() -> None:
         for path in texts
         for number, line in enumerate(path.read_text().splitlines(), 1)
         for word in words.findall(meant.sub("", line))
+    ]
+    assert found == []
+
+
+def test_no_sentence_that_reads_translated() -> None:
+    """Its shape shows it: a subject that is missing, or that comes last."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {SHAPES[shape]}: {line.strip()}"
+        for path in _texts()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for shape in SHAPES
+        if re.search(shape, line)
     ]
     assert found == []
 

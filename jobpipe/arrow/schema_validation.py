@@ -116,7 +116,7 @@ def require_readable(where: str, batch: pa.RecordBatch, topic: str, before: int 
 
     Args:
         where: begins the message of an error.
-        before: rows of earlier record batches, which count in the number of a row that is told.
+        before: rows of earlier record batches, which count in the row number of an error.
 
     Raises:
         SchemaMismatch: values that Arrow's format forbids, such as a text that is no UTF-8, or null where none may be;

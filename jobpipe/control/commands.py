@@ -206,12 +206,12 @@ class PipelineCommands:
         return None if found is None else digest_of(pipeline, found)
 
     def newest_definition(self, name: str) -> DefinitionRow | None:
-        """Return the newest file of a pipeline as it is stored; None: there is none."""
+        """Return the newest file of a pipeline as it is stored; None if there is none."""
         row = self._store.pipeline(name)
         return None if row is None else self._store.definition(name, row.version)
 
     def _newest_file(self, name: str) -> Pipeline | None:
-        """Return the newest file of a pipeline; None: there is none, or it can no longer be loaded here."""
+        """Return the newest file of a pipeline; None if there is none, or it can no longer be loaded here."""
         row = self._store.pipeline(name)
         try:
             return None if row is None else self._definitions.get(name, row.version)

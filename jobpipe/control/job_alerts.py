@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 NAMES = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"})  # what a file may name
-_EACH = (LAGGING, GAP)  # events of which each one is told, also one after the other
+_EACH = (LAGGING, GAP)  # events that are sent each time, also one after the other
 
 
 class Alerts:
@@ -125,7 +125,7 @@ class Alerts:
             self._queue.add(alert)
 
     def _alerts(self, event: Event, waiting: Mapping[tuple[int, int], float] | None = None) -> list[Alert]:
-        """Return what is told of an event, or of that what waits already."""
+        """Return the alerts of an event, or those of them that wait already."""
         name = _name(event)
         if name not in NAMES:
             return []

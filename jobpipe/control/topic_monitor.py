@@ -29,8 +29,8 @@ class MonitoredJob:
 
     Attributes:
         publishing: the topics of jobs that run, and which job publishes each.
-        reading: of jobs that run and whose lag is told: which job reads by which topic and subscription.
-        thresholds: the lags that are told, of all jobs.
+        reading: of jobs that run and whose lag is reported: which job reads by which topic and subscription.
+        thresholds: the lags to report, of all jobs.
     """
 
     publishing: Mapping[str, Key]
@@ -91,7 +91,7 @@ class TopicMonitor(PeriodicThread):
 
 
 class MonitoredJobs:
-    """What is to be looked at of the jobs of a store, and what is told of them. For one thread."""
+    """The topics to watch of the jobs of a store, and the events about them. For one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

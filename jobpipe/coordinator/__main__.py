@@ -50,7 +50,7 @@ async def run(order: dict[str, Any]) -> None:
         server = trust.server(AdminHandlers(host, trust, order["secret"]))
         await server.start(sock)
         handle_signals(host.finished)
-        # Who has started us is on this host, and need not come by the address that others are told.
+        # Who has started us is on this host, and need not come by the advertised address.
         answer_ready(endpoint=str(Endpoint(*sock.getsockname()[:2])), data=str(host.data_endpoint))
         await host.live()
     finally:

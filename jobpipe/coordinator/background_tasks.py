@@ -37,7 +37,7 @@ class BackgroundTasks:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if isinstance(error, JobpipeError):
-            log.info("%s", error)  # the one who asked is told, if still there
+            log.info("%s", error)  # the caller gets it, if it still waits
         else:
             log.error("a task of the coordinator failed", exc_info=error)
 

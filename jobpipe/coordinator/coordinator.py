@@ -280,7 +280,7 @@ class Coordinator:
         return True
 
     async def refuse_epoch(self, topic: ServedTopic, named: int) -> TopicNotFound:
-        """Return what a peer is told that has named a higher epoch; if that exists, stop serving the topic."""
+        """Return the reply to a peer that has named a higher epoch; if that exists, stop serving the topic."""
         higher = self._higher.get(topic.topic)
         if higher is None or higher.topic is not topic:
             registered = partial(self._registration.highest_epoch, topic.topic)

@@ -1,6 +1,6 @@
 """Starts coordinator and data processes, and what both share as programs.
 
-Each is told what to do by one JSON line on its standard input, never by arguments, and answers with one JSON line on
+Each gets its orders as one JSON line on its standard input, never as arguments, and answers with one JSON line on
 its standard output: ``{"ready": {...}}`` or ``{"fault": [code, message, fields]}``.
 """
 
@@ -135,7 +135,7 @@ def _close(pipe: IO[bytes] | None) -> None:
 
 
 def run_program(run: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]) -> None:
-    """Run a program as its starter ordered; a failure is told to the starter, or logged when it no longer listens."""
+    """Run a program as its starter ordered; the starter gets a failure, or the log if it no longer listens."""
     order = _read_order()
     set_up_logging(order["log_file"])
     _allow_files()

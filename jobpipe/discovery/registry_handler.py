@@ -82,7 +82,7 @@ def open_handler(config: Config) -> RegisterServerHandler:
 
 
 def _options(config: Config) -> dict[str, str]:
-    """Return what a handler is told, but for what the embedded ZooKeeper says of itself; a password may be in it."""
+    """Return a handler's options, without what the embedded ZooKeeper says of itself; a password may be in them."""
     values: dict[str, object] = {
         "topic.storage": config.namespace,
         "session.timeout": config.registry_session_timeout,

@@ -278,7 +278,7 @@ class Flow:
             if time.monotonic() - began > LONG_SECONDS:
                 delays = backoff()
             if isinstance(end.error, Fenced) and "grant" in end.error.fields:
-                # The subscription has a new grant with each link of the driver. If another has it, we are told so.
+                # The subscription has a new grant with each link of the driver. If another driver has it, we hear.
                 log.info("flow %s: %s", self.name, end.error)
                 self._stopping.wait(GRANT_SECONDS)
                 continue

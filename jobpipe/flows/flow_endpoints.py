@@ -222,7 +222,7 @@ class FlowEndpoints:
             yield
 
     def order(self, lane: tuple[int, ...], partitions: int) -> TaskOrder:
-        """Return what the task of some of the source's partitions is told.
+        """Return the order to the task of some of the source's partitions.
 
         Raises:
             JobpipeError: the source's schema is not known yet, and cannot be asked for.

@@ -166,7 +166,7 @@ def _after_lost(error: DataLoss, wanted: FetchRange) -> Position | None:
 
 
 class Prefetch:
-    """Reads ahead in a thread of its own: two record batches wait for the function, and no more.
+    """Reads ahead in a thread of its own: at most two record batches wait for the function.
 
     Use it as a context manager; iterating it yields the items until ``stopped()``, or raises what ended the reading.
     """

@@ -30,7 +30,7 @@ SUPERSEDED_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class TaskOrder:
-    """What a task is told. It travels to Spark's workers: paths and numbers, and the flow's own token.
+    """The order to a task. It travels to Spark's workers: paths and numbers, and the flow's own token.
 
     Attributes:
         config: the driver's.

@@ -56,7 +56,7 @@ class PublishedTopic:
         target: where files go; what changes from file to file is filled in by each task.
         schema: of every row.
         token: of the flow.
-        room_timeout: seconds without room after which that is told.
+        room_timeout: seconds without room after which that is an error.
         part_bytes: what is returned for several record batches is sealed together up to so many.
     """
 

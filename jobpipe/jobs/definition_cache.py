@@ -150,7 +150,7 @@ def existing_checkpoints(pipeline: Pipeline, home: Path) -> frozenset[str]:
     queries = (name for name, job in pipeline.jobs.items() if has_checkpoint(job))
     found = set()
     for name in queries:
-        with suppress(CheckpointMismatch):  # it is told as unfit
+        with suppress(CheckpointMismatch):  # it is reported as unfit
             if has_begun(places.storage(pipeline, name)):
                 found.add(name)
     return frozenset(found)

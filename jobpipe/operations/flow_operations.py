@@ -191,10 +191,10 @@ class FollowRequest(RequestFor[FollowReply], op="follow"):
     Attributes:
         name, grant: the subscription.
         parts: where the task goes on.
-        partitions: how many the task believes the source to have; it is told at once when there are more.
+        partitions: how many the task believes the source to have; it gets a reply at once when there are more.
         skip_removed: begin at what is there if something before is removed.
         wait: seconds.
-        hurries: the task was told to hurry; one that was not is told at once.
+        hurries: the task knows that it must hurry; one that does not gets a reply at once.
     """
 
     name: Name

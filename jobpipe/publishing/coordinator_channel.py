@@ -265,5 +265,5 @@ class CoordinatorChannel:
     def _hang_up(self, link: Link) -> None:
         try:
             EventLoopThread.get().run(link.close, 5.0, doing=f"closing the link to {link.peer}")
-        except WaitTimeout as error:  # its own deadline cuts it, and it is needed no more
+        except WaitTimeout as error:  # its own deadline cuts it, and it is no longer needed
             log.warning("%s: %s", self, error)

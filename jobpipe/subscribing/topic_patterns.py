@@ -115,7 +115,7 @@ def matching_schemas(config: Config, pattern: TopicPattern) -> dict[str, tuple[b
 class TopicFinder:
     """Takes the topics that match a pattern into a session, those of its start and those that come later.
 
-    A topic is told of when its coordinator has stored where this name begins there: the answer is the same after a
+    A topic is reported once its coordinator has stored where this name begins there: the answer is the same after a
     restart. Until then it holds up nothing. Methods are for one thread; looking is done in another.
     """
 
@@ -124,7 +124,7 @@ class TopicFinder:
         self._pattern = pattern
         self._fits = fits
         self._known: frozenset[str] = frozenset()  # what the reader has
-        self._ready: dict[str, Position] = {}  # what it is told of; never changed in place
+        self._ready: dict[str, Position] = {}  # the topics found; never changed in place
         self._failure: JobpipeError | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None

@@ -28,7 +28,7 @@ def while_read(block: Callable[[], None]) -> None:
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(pipe, 0)  # errors are told unasked
+        poll.register(pipe, 0)  # poll reports errors unasked
         while not ended.is_set():
             if poll.poll(_POLL_MILLISECONDS) and not ended.is_set():
                 gone.set()

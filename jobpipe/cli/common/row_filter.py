@@ -31,7 +31,7 @@ class RowFilter:
             raise ConfigError(f"--where is evaluated by PySpark, 4.0 or later: {error}", key="where") from error
         builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         spark = session(builder.config("spark.sql.session.timeZone", "UTC"))
-        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # what fails is told once, by its error
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # its error reports a failure once
             PySparkLogger.getLogger(name).setLevel("CRITICAL")
         table = pa.Table.from_batches([batch]).append_column(NUMBER, pa.array(range(batch.num_rows), pa.int64()))
         try:

@@ -30,7 +30,7 @@ class TreeNode:
 
     @property
     def shown_at(self) -> FilePlace:
-        """Where a problem with it is told: at its key."""
+        """Where a problem with it is reported: at its key."""
         return self.key or self.place
 
     def items(self) -> Iterator[tuple[Key, TreeNode]]:

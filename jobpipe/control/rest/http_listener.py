@@ -136,7 +136,7 @@ class HttpConnection(H11Protocol):
         if not self._made:
             self.abort()
         elif not self.transport.is_closing():
-            log.debug("%s is told to connect again: %s", self.accepted.address, reason)
+            log.debug("%s must connect again: %s", self.accepted.address, reason)
             try:
                 self.shutdown()
             except h11.LocalProtocolError:  # what it sent was no HTTP

@@ -28,7 +28,7 @@ class RestServer:
     On loopback it takes tokens, without encryption. Elsewhere TLS and certificates, and no tokens.
 
     Args:
-        config_file: that the configuration was read from, for messages; None: there is none.
+        config_file: that the configuration was read from, for messages; None if there is none.
         failed: called if it ends by itself, from a thread; :attr:`failure` says why.
 
     Attributes:

@@ -45,7 +45,7 @@ class Known:
         lost: those of them that are LOST.
         ran_as: of jobs for which a new checkpoint is pending, the digest of what their newest attempt ran, if known.
         schedules: of the jobs that have one.
-        before: the newest file; None: there is none, or it can no longer be loaded here.
+        before: the newest file; None if there is none, or it can no longer be loaded here.
     """
 
     version: int = 0

@@ -94,7 +94,7 @@ class DataProcessHandle:
         try:
             self._process.stdin.write(json.dumps(told).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError as error:  # it died; it is told when it is started again
+        except OSError as error:  # it died; it gets them when it is started again
             log.warning("the data process cannot be told of %s: %s", ", ".join(told), error)
 
     def _release(self) -> None:

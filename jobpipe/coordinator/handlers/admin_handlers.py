@@ -186,7 +186,7 @@ class AdminHandlers:
         Every holder of a certificate with the right ``publish`` may say that it is a publisher, so that is no reason.
 
         Raises:
-            Fenced, LinkEnded: the topic is not served here, as requests are told.
+            Fenced, LinkEnded: the topic is not served here.
             FlowNotFound, NotAuthorized: as :meth:`jobpipe.coordinator.topic.topic_flows.TopicFlows.publishing`.
         """
         if not hmac.compare_digest(hello.proof.encode(), self._secret):

@@ -22,7 +22,7 @@ from jobpipe.store.reading.change_feed import ChangeFeedPage
 if TYPE_CHECKING:
     from jobpipe.coordinator.coordinator import Coordinator
 
-QUIET_SECONDS = 0.5  # after which a task is told that its partitions got nothing up to here
+QUIET_SECONDS = 0.5  # after which a task learns that its partitions got nothing up to here
 
 
 class FlowHandlers:
@@ -167,7 +167,7 @@ class _Waiting:
         """Wait; tell whether to look again. If not, the task is answered with what was found.
 
         Args:
-            moved: something was found, though no rows: the task is told of it soon.
+            moved: something was found, though no rows: the task gets a reply soon.
             at_change: what comes next is given when the flow's other cursors are here too.
         """
         topic = self._topic

@@ -65,7 +65,7 @@ class ClaimedEpochCheck:
         return max(highest, registered)
 
     def refusal(self, named: int, *, exists: bool) -> TopicNotFound:
-        """Return what a peer is told that has named a higher epoch than ours."""
+        """Return the reply to a peer that has named a higher epoch than ours."""
         topic = self.topic
         if exists:
             why = f"a publisher with epoch {named} exists, this one has {topic.epoch}"

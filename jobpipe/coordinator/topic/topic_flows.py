@@ -103,7 +103,7 @@ class TopicFlows:
         """
         key = self._key(link, asked)
         if link.hello.role != "publisher":
-            if key.log != self._topic.log_id:  # a catalog keeps what it is told
+            if key.log != self._topic.log_id:  # a catalog keeps what it gets
                 raise RemoteProtocolError(
                     f"a flow that publishes nothing has its cursors with its source, log {self._topic.log_id} of topic "
                     f"{self._topic.topic!r}",
@@ -130,7 +130,7 @@ class TopicFlows:
 
         def begun(found: tuple[int, list[Cursor]]) -> None:
             before = self._publishing.get(asked.flow)
-            if before is not None and before.key != key:  # what was made of another log is sealed no more
+            if before is not None and before.key != key:  # what was made of another log is no longer sealed
                 self._forget_writing(before.key, range(MAX_PARALLELISM))
             self._publishing[asked.flow] = PublishingFlow(key, asked.token, found[0], asked.parallelism)
             self._topic.news.notify_all()  # the schema is known

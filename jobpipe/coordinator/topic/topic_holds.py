@@ -66,7 +66,7 @@ def hold_words(topic: str, hold: Hold) -> str:
 
 
 def _until(left: float) -> str:
-    """Return the wall clock's time in so many seconds, by whole minutes: subscribers are told of each other text."""
+    """Return the wall clock's time in so many seconds, by whole minutes: each other text is news to subscribers."""
     minute = -int(-(time.time() + max(left, 0.0)) // 60) * 60
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(minute))
 

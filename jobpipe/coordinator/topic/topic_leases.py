@@ -28,7 +28,7 @@ MAX_LEASES = 4000
 
 @dataclass
 class ReadLease:
-    """One lease, from the first request for it until the log has it no more.
+    """One lease, from the first request for it until the log forgets it.
 
     Attributes:
         owner: the identity that it counts to: the one that took it.
@@ -65,7 +65,7 @@ class TopicLeases:
         self._quotas = quotas
         self._known: dict[str, ReadLease] = {}
         # By name, when it ends: of those that end sooner than the log knows. A renewal takes its name out in the log's
-        # thread, where the log is told too, so none is shortened that was renewed since.
+        # thread, where the log learns of it too, so none is shortened that was renewed since.
         self._sooner: dict[str, float] = {}
 
     async def take(self, link: Link, asked: LeaseRequest) -> None:
@@ -139,7 +139,7 @@ class TopicLeases:
         )
 
     def close(self) -> None:
-        """Give all back to the quotas: the topic is served here no more."""
+        """Give all back to the quotas: the topic is no longer served here."""
         for name, known in list(self._known.items()):
             self._forget(name, known)
 

@@ -35,7 +35,7 @@ REJECTED_ATTEMPTS = 10  # of an alert that the webhook itself refuses: over 8 mi
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """What is told to one webhook.
+    """One message to one webhook.
 
     Attributes:
         event: its number, by which a receiver knows one that comes twice.

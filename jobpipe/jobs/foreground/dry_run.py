@@ -137,7 +137,7 @@ def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]
 
 @contextmanager
 def _problems_at(pipeline: Pipeline, path: Place) -> Iterator[None]:
-    """Tell any failure as a problem of what is at that path of the file; one that is told already stays as it is."""
+    """Report any failure as a problem at that path of the file; one that is a problem already stays as it is."""
     try:
         yield
     except ConfigError:
@@ -203,7 +203,7 @@ def _session(pipeline: Pipeline, job: Job) -> Iterator[SparkSession]:
     from jobpipe.jobs.runner.driver_environment import prepare_environment
     from jobpipe.jobs.workloads.spark_session import prepare_jvm, session_keys
 
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # what fails is told once, by its error
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # a failure is reported once, by its error
         PySparkLogger.getLogger(name).setLevel("CRITICAL")
 
     fixed = {"spark.master": "local[1]"}

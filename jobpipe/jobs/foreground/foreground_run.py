@@ -233,7 +233,7 @@ class _Foreground:
         self._display = display
         self._timeout = timeout
         self._clock = clock
-        self._signals: SimpleQueue[tuple[signal.Signals, float] | None] = SimpleQueue()  # with when; None: no more
+        self._signals: SimpleQueue[tuple[signal.Signals, float] | None] = SimpleQueue()  # with when; None: the end
         self._first_at = 0.0  # when the first one came
         self._signal: signal.Signals | None = None
         self._wake = jobs.changed

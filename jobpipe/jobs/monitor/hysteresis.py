@@ -88,7 +88,7 @@ class BlockedDetector(Generic[Key]):
 
 @dataclass(frozen=True)
 class Threshold:
-    """A lag that is told: at least so many rows, for so many seconds without a break."""
+    """A lag to report: at least so many rows, for so many seconds without a break."""
 
     rows: int
     seconds: float
@@ -119,7 +119,7 @@ class LagChange(Generic[Key]):
 
 
 class LagDetector(Generic[Key]):
-    """Which jobs lag. Each threshold is told once, and again only after the job has caught up.
+    """Which jobs lag. Each threshold is reported once, and again only after the job has caught up.
 
     Args:
         lagging: what was told before.

@@ -245,7 +245,7 @@ def _run_workload(
 
 
 def _confirm_outcome(done: WorkloadOutcome) -> WorkloadOutcome:
-    """Return how the work ended. Where the JVM is gone, this process is told to stop, and that is a failure."""
+    """Return how the work ended. If the JVM is gone, this process is asked to stop, and that is a failure."""
     process = getattr(SparkContext._gateway, "proc", None)
     if done.stopped and process is not None and process.poll() is not None:
         return failure("JvmGone: the job's JVM was killed, or has crashed", batches=done.batches, rows=done.rows)
@@ -315,6 +315,6 @@ def _log_outcome(done: WorkloadOutcome, stop: StopRequest) -> None:
         text = f"stopped: {stop.why}"
     else:
         text = "came to its end"
-    with contextlib.suppress(OSError):  # without a log the registry is told all the same
+    with contextlib.suppress(OSError):  # the registry gets it even without a log
         sys.stderr.write(f"jobpipe: {text}\n")
         sys.stderr.flush()

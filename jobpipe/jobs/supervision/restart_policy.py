@@ -53,7 +53,7 @@ class RestartPolicy:
         self.attempts = attempts
 
     def delay(self, error: str, seconds: float) -> float | None:
-        """Note that an attempt has failed; return how many seconds to wait for the next one, None: there is none.
+        """Note that an attempt has failed; return how many seconds to wait for the next one, None if there is none.
 
         Args:
             error: the class of its error; "" if it was killed.

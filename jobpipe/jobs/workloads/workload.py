@@ -36,7 +36,7 @@ class WorkloadOutcome:
 
     Attributes:
         error: the class of what it failed of, with its module if it is of other code; "" if it did not fail.
-        message: what is told in the log; it may hold values of rows.
+        message: for the log; it may hold values of rows.
         place: where it happened; it holds none.
         stopped: it was stopped before its end.
         batches, rows: how many it has done.

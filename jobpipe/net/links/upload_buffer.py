@@ -73,7 +73,7 @@ class UploadBuffers:
 
     Args:
         pause: Called with True when more than WINDOW bytes wait: stop reading; with False when half has been taken.
-        taken: Called with the number of bytes that wait no more.
+        taken: Called with the number of bytes that no longer wait.
 
     Attributes:
         waiting: How many bytes wait.

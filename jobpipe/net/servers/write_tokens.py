@@ -43,7 +43,7 @@ def log_place(topic: str, log: str, token: str) -> str:
     """Return the name of the directory in which a host server keeps the files of a log.
 
     It follows from the log's write token, which its catalog keeps and only its publishers learn: without the token the
-    directory cannot be named, so it can be neither listed nor written to. Readers are told the name.
+    directory cannot be named, so it can be neither listed nor written to. Readers get the name.
 
     Raises:
         NotAuthorized: that is no token.

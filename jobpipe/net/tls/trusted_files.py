@@ -25,7 +25,7 @@ class TrustedFiles(Generic[L]):
 
     Args:
         files: the process's own, and whom it trusts; None without encryption.
-        access: the access list; None: there is none.
+        access: the access list; None if there is none.
         read: reads it; raises ConfigError.
         empty: the list where there is none.
         renew: called once an hour to renew what the process issues itself.

@@ -155,7 +155,7 @@ def _owner_as_begun(owner: Owner, folder: Storage, storage: str) -> tuple[Owner,
     """Return what a checkpoint belongs to, with names of sources only if it was begun with these, or has not begun.
 
     Returns:
-        Also how far a query with named sources has come; None: there is none, or the job has no checkpoint.
+        Also how far a query with named sources has come; None if there is none, or the job has no checkpoint.
 
     Raises:
         CheckpointMismatch: it was begun with names, and the job's sources have none; or the offsets cannot be read.

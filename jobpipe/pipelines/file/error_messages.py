@@ -141,7 +141,7 @@ def _each_problem(
 ) -> Iterator[tuple[Path, Problem]]:
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and len(each["input"]) >= (each.get("ctx") or {})["min_length"]:
-            continue  # pydantic has left out the wrong ones, which are told by themselves
+            continue  # pydantic has left out the wrong ones, which have problems of their own
         loc = _written(model, tuple(part for part in each["loc"] if part != "[key]"))
         context = each.get("ctx") or {}
         path: Path = (*above, *loc)

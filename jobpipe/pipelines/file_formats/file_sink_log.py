@@ -165,7 +165,7 @@ class FileLog:
         )
 
     def _require_no_files(self) -> None:
-        """Check that there are no files that were written without the log: readers in Spark would see them no more."""
+        """Check that there are no files that were written without the log: Spark would no longer see them."""
         if not self._fs.exists(self._folder):
             return
         found = self._fs.listFiles(self._folder, True)

@@ -1,6 +1,6 @@
 """A file to a checked pipeline: read, parameters interpolated, every section and every plug-in's options checked.
 
-All problems are found before any is told. Nothing of the user's is imported; plug-ins that the file names are.
+All problems are found before any is reported. Nothing of the user's is imported; plug-ins that the file names are.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ of its options, are what ``jobpipe pipeline plugins explain`` shows::
 One instance is made for each use in a job, of options that were checked. Instances are made when a file is checked,
 too: a constructor opens nothing.
 
-Options have any types that pydantic knows; those of :mod:`jobpipe.pipelines.file.field_types` are told in the same
+Options have any types that pydantic knows; those of :mod:`jobpipe.pipelines.file.field_types` are reported in the same
 words as the built-in ones. ``examples/plugin`` is a whole distribution with a transform and a sink.
 """
 

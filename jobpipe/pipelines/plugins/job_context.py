@@ -1,4 +1,4 @@
-"""What a plug-in is told of the job it works for."""
+"""What a plug-in knows of its job."""
 
 from __future__ import annotations
 

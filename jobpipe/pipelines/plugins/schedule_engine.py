@@ -25,7 +25,7 @@ def fires_nothing(id_: str, at: datetime) -> None:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What an engine is told of a schedule.
+    """What an engine knows of a schedule.
 
     Attributes:
         id: ``PIPELINE.JOB``.

@@ -224,7 +224,7 @@ def require_no_file_functions(frame: DataFrame) -> None:
     """
     conf, key = frame.sparkSession.conf, "spark.sql.debug.maxToStringFields"
     before = conf.get(key)
-    conf.set(key, str(2**31 - 1))  # else a plan is told in part
+    conf.set(key, str(2**31 - 1))  # else a plan is cut off
     try:
         plan = str(frame._jdf.queryExecution().logical().toString())
     finally:

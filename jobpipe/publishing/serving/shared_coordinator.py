@@ -205,7 +205,7 @@ def _here() -> str:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what drivers of this place have left that live no more."""
+    """Remove what dead drivers of this place have left."""
     for path in folder.glob(f"{_here()}-*.json"):
         _, pid, started, _ = path.name.split("-", 3)
         with contextlib.suppress(ValueError):

@@ -3,7 +3,7 @@
 Spark 4.3 makes a Python data source in a process of its own and tells it the options of ``load()``, nothing of the
 session. But that process descends from the driver's JVM, and the command line of that names whatever was settled before
 it started: ``spark-submit --conf``, the properties files and, where the application is run by ``python``, what it gave
-to ``builder.config``, which PySpark hands on as ``--conf``. What is set later is told by :func:`jobpipe.register`.
+to ``builder.config``, which PySpark hands on as ``--conf``. :func:`jobpipe.register` warns of what is set later.
 
 How the sources rank was tried with spark-submit 4.3.0: ``--conf``, ``--extra-properties-file``, ``--properties-file``,
 ``spark-defaults.conf`` (without ``--properties-file``, or with ``--load-spark-defaults``), ``-D`` of Java.
@@ -138,7 +138,7 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str], folder: 
 
 
 def coming_launch() -> LaunchSettings:
-    """Return how the first session of this program will start its JVM, apart from what ``builder.config`` is told.
+    """Return how the first session of this program will start its JVM, apart from the settings of ``builder.config``.
 
     Raises:
         ConfigError: a properties file that Spark will read cannot be read.

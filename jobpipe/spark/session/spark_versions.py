@@ -1,6 +1,6 @@
 """What differs between the versions of Spark that jobpipe runs with: 3.5, and 4.0 to 4.3.
 
-No other module asks for the version. What can be told from what is there is told so; names in Spark's JVM go by the
+No other module asks for the version. It looks at what is there where that is enough; names in Spark's JVM go by the
 version. Seen in 3.5.9, 4.0.5, 4.1.4, 4.2.1 and 4.3.0.
 """
 

@@ -2,7 +2,7 @@
 
 Spark runs a writer in processes that it starts and ends as it likes. One of the driver makes a new writer for each
 micro-batch and pickles it into the tasks; another one of the driver commits. None of them has a session, and only the
-tasks are told which query and batch it is. So the first process prepares a batch, the tasks write it and say whose it
+tasks know query and batch. So the first process prepares a batch, the tasks write it and say whose it
 is, and the second one seals it. The topic belongs to the coordinator of the driver's JVM, and is served as long as that
 lives (:mod:`jobpipe.publishing.serving.shared_coordinator`). Seen in PySpark 4.0.5, 4.1.4, 4.2.1 and 4.3.0.
 """

@@ -19,7 +19,7 @@ class TopicRange:
     """A part of one read: batches of one topic and shape, without holes.
 
     Attributes:
-        topic: Of which.
+        topic: The topic of the range.
         start, end: What is read lies between them.
         partitions: The publisher's that are read, from 0.
         data: Hint of where they are served.

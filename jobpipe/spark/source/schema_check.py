@@ -72,7 +72,7 @@ class SchemaCheck:
         """See that the batches of a plan fit; asks once for each schema.
 
         If nothing is there to be read yet, and nothing was, the newest schema has to fit: what comes next has it, and a
-        wrong ``.schema(...)`` is told at the start.
+        wrong ``.schema(...)`` is an error at the start.
 
         Args:
             topic: whose plan.

@@ -97,7 +97,7 @@ class SubscribedTopics:
         return self.session.first_position(topic, start, end)
 
     def require_fit(self, topic: str, plan: PlannedRange, *, stop: Position | None = None, wait: bool = False) -> None:
-        """See that the batches of a plan fit the query's schema, before Spark is told of them.
+        """See that the batches of a plan fit the query's schema, before Spark gets them.
 
         Args:
             topic: whose plan.

@@ -45,7 +45,7 @@ class SegmentRange:
     """A segment, or part of it, that lies inside a range.
 
     Attributes:
-        n, partition: Of which batch and partition.
+        n, partition: The batch and the partition.
         partitions, schema_id: Of the batch.
         sealed_ms: Wall clock of the seal, milliseconds since 1970; never falls within a topic.
         epoch, publisher: Who sealed the batch.

@@ -159,7 +159,7 @@ class SharedPlans:
         for partition in range(plan.partitions):
             try:
                 pieces, more = self._reader.segments(plan.start, plan.end, partition, limit=HELD_PIECES)
-            except SegmentCorrupt:  # who fetches it is told
+            except SegmentCorrupt:  # the reader that fetches it gets the error
                 return None
             held += pieces
             if more is not None or len(held) > HELD_PIECES or any(piece.data is None for piece in pieces):

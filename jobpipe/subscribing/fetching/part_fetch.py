@@ -155,7 +155,7 @@ def refresh_location(config: Config, topic: str, failed: Location | None, deadli
 def _stream(
     wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int, accept: Accept
 ) -> Iterator[Fetched]:
-    with pooled(endpoint, wanted.topic, tls) as link:  # it is cut where a reader wants no more
+    with pooled(endpoint, wanted.topic, tls) as link:  # it is cut where a reader stops
         asked = FetchRequest(start=wanted.start, end=wanted.end, partition=wanted.partition, skip=skip)
         begin_stream(link, asked, timeout=STREAM_SECONDS)
         count = 0
@@ -211,7 +211,7 @@ def _decode(
 ) -> Iterator[Fetched]:
     row = header.row0
     try:
-        file: Any = source  # it has what pyarrow calls, and no more
+        file: Any = source  # it has only what pyarrow calls
         reader = CheckedReader(pa.PythonFile(file, mode="r"), header, accept)
         for _ in range(header.record_batches):
             batch = reader.read_next_batch()
