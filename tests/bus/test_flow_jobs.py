@@ -62,7 +62,7 @@ def line(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
 @pytest.mark.parametrize(
     ("states", "said", "final"),
     [
-        ([FlowState.ENDED], "one came to its end", True),
+        ([FlowState.ENDED], "one finished", True),
         ([FlowState.STOPPED], "one was stopped", False),
         ([FlowState.ENDED, FlowState.STOPPED], "one, two ended: two was stopped", False),
     ],

@@ -141,7 +141,7 @@ def test_the_end_of_the_source(
         assert flow.join(0.0)
         assert not jobpipe.close("other")
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
-    assert line.startswith("jobpipe: slow came to its end, after ")
+    assert line.startswith("jobpipe: slow finished, after ")
 
 
 @pytest.mark.slow

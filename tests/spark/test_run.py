@@ -299,8 +299,8 @@ def test_the_end_of_all_queries(spark: SparkSession, place: Place, capfd: pytest
     assert jobpipe.run(first, sinks=[sink], final=True) == 0
     assert jobpipe.run(second, first, sinks=[]) == 0
     (one, two) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
-    assert one.startswith("jobpipe: first came to its end, after ")
-    assert two.startswith("jobpipe: second, first came to its end, after ")
+    assert one.startswith("jobpipe: first finished, after ")
+    assert two.startswith("jobpipe: second, first finished, after ")
     assert gate.done
 
 
@@ -324,7 +324,7 @@ def test_a_query_and_a_flow(spark: SparkSession, place: Place, capfd: pytest.Cap
         publisher.close(final=True)
         assert jobpipe.run(query, flow, sinks=[]) == 0
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("jobpipe: ")]
-    assert line.startswith("jobpipe: reads-both, looks came to its end, after ")
+    assert line.startswith("jobpipe: reads-both, looks finished, after ")
     assert gate.done
     assert flow.exception() is None
 

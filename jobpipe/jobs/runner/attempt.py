@@ -54,7 +54,7 @@ TELL_SECONDS = 2.0  # for the last word of an attempt that was replaced
 def run_attempt(snapshot: Snapshot, jvm: DriverJvm | None = None) -> int:
     """Run an attempt in the main thread of this process; return its exit code.
 
-    0: it came to its end, or was stopped; 1: it failed; 75: another attempt has taken its place; 78: it cannot begin:
+    0: it finished, or was stopped; 1: it failed; 75: another attempt has taken its place; 78: it cannot begin:
     its file or configuration is wrong. With 75 this process, its JVM and Spark's workers are killed where they are, and
     write nothing any more.
 
@@ -314,7 +314,7 @@ def _log_outcome(done: WorkloadOutcome, stop: StopRequest) -> None:
     elif done.stopped:
         text = f"stopped: {stop.why}"
     else:
-        text = "came to its end"
+        text = "finished"
     with contextlib.suppress(OSError):  # the registry gets it even without a log
         sys.stderr.write(f"jobpipe: {text}\n")
         sys.stderr.flush()

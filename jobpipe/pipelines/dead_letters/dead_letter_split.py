@@ -201,7 +201,7 @@ class DeadLetters:
         good = batch
         if UNPARSED in batch.columns:
             frame, text = _kept(batch, stack), sf.col(UNPARSED)
-            why = sf.lit("the source's parser could not take it")
+            why = sf.lit("the source could not parse the row")
             why = sf.coalesce(sf.col(REASON), why) if REASON in batch.columns else why
             value = dead_struct(frame, sf.lit("MALFORMED_RECORD"), why).withField("row", text)
             marked.append((frame, text.isNotNull(), self._letter(value, self._source)))

@@ -169,7 +169,7 @@ class ScheduleSpec(Section):
 
 
 class ErrorsSpec(Section):
-    """What happens to a row that a stage cannot take."""
+    """What happens to a row that a stage cannot process."""
 
     tolerance: Literal["none", "all"] = Field(
         default="none",

@@ -335,7 +335,7 @@ class Sink(Plugin):
         return start_for_each_batch(frame, job, lambda batch, batch_id: self.write(batch, batch_id, job))
 
     def close(self, *, ended: bool) -> None:
-        """Let go of what :meth:`open` took; ``ended`` if the job came to its end by itself, without an error."""
+        """Let go of what :meth:`open` took; ``ended`` if the job finished by itself, without an error."""
         return
 
 

@@ -138,7 +138,7 @@ class Watermark(Transform):
 
 
 class Deduplicate(Transform):
-    """Lets the first row of each key pass.
+    """Keeps the first row of each key.
 
     A stream keeps each key for ever, unless a watermark comes before it, and within-watermark is true or the
     watermark's column is one of the keys.

@@ -128,7 +128,7 @@ def _how(failure: str, signals: JobSignals, jobs: Sequence[RunningJob], stopped:
     if signals.first is None and stopped:
         return "was stopped" if len(jobs) == 1 else f"ended: {', '.join(f'{name} was stopped' for name in stopped)}"
     if signals.first is None:
-        return "came to its end"
+        return "finished"
     cut = [job.unit for job in jobs if job.cut_short]
     units = " and ".join(dict.fromkeys(cut or [job.unit for job in jobs]))
     if cut:
