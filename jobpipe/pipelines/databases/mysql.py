@@ -1,7 +1,6 @@
 """MySQL and MariaDB for plug-ins: connections with limits, and their errors in our words.
 
-Names are quoted as in standard SQL. Statements are run with values, even if they have none, so that a % in a name is
-always written twice. Where a transaction ends with an error its connection is closed, at which the server undoes it.
+Where a transaction ends with an error its connection is closed, at which the server undoes it.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from jobpipe.errors import (
     RowTooLarge,
     SchemaMismatch,
 )
-from jobpipe.pipelines.databases.database_api import IDLE_SECONDS, Database, driver_of, without_zone
+from jobpipe.pipelines.databases.database_api import IDLE_SECONDS, Database, without_zone
 
 if TYPE_CHECKING:
     import pymysql
 
     Connection = pymysql.connections.Connection[Any]
 
-INSTALL = "pip install 'pymysql>=1.2'"
 PORT = 3306
 NO_TABLE, DUPLICATE = 1146, (1022, 1062, 1586)  # codes
 MODE, CA_FILE = "sslMode", "serverSslCert"  # as MariaDB's driver for Java calls them; MySQL's has the first
@@ -64,6 +62,8 @@ class MySqlDatabase(Database):
     """A database of MySQL or MariaDB; its URL is that of their drivers for Java, without a password."""
 
     product: ClassVar[str] = "MySQL"
+    package: ClassVar[str] = "pymysql"
+    install: ClassVar[str] = "pip install 'pymysql>=1.2'"
 
     @property
     def schema(self) -> str:
@@ -73,7 +73,7 @@ class MySqlDatabase(Database):
     @contextmanager
     def connection(self, application: str, columns: Collection[str] = ()) -> Iterator[Connection]:
         """Give a connection without a transaction; see :meth:`Database.connection`."""
-        pymysql = _driver()
+        pymysql = self.driver()
         parts = urlsplit(self.url)
         answer = self.statement_timeout + _PACKET_SECONDS if self.statement_timeout else None
         tls, first = self._tls(), max(1.0, self.connect_timeout)
@@ -95,13 +95,13 @@ class MySqlDatabase(Database):
                 **tls,
             )
         except pymysql.MySQLError as error:
-            raise _translate_error(error, self.name, None) from None
+            raise self._translated(error, None) from None
         try:
             connection._read_timeout = connection._write_timeout = answer
             self._set(connection)
             yield connection
         except pymysql.MySQLError as error:
-            raise _translate_error(error, self.name, columns or None) from None
+            raise self._translated(error, columns or None) from None
         finally:
             with suppress(pymysql.MySQLError, OSError):
                 connection.close()
@@ -115,6 +115,10 @@ class MySqlDatabase(Database):
         connection.commit()
         execute(connection, "SET SESSION wait_timeout = DEFAULT")
 
+    def execute(self, connection: Connection, statement: str, *values: Any) -> Any:
+        """Run a statement; return its cursor."""
+        return execute(connection, statement, *values)
+
     def insert(
         self, connection: Connection, table: tuple[str, str], columns: Sequence[str], rows: Iterable[Sequence[Any]]
     ) -> None:
@@ -124,10 +128,8 @@ class MySqlDatabase(Database):
             Fenced: the table is gone.
             RowTooLarge: the server would take none of that size.
         """
-        pymysql = _driver()
-        marks = ", ".join(["%s"] * len(columns))
-        names = ", ".join(map(quoted, columns))
-        statement, given = f"INSERT INTO {dotted(table)} ({names}) VALUES ({marks})", list(rows)  # noqa: S608 - quoted
+        pymysql = self.driver()
+        statement, given = self.insertion(table, columns), list(rows)
         self._require_room(connection, statement, given)
         try:
             with connection.cursor() as cursor:
@@ -147,8 +149,7 @@ class MySqlDatabase(Database):
         with connection.cursor() as cursor:
             for row in large:
                 if len(cursor.mogrify(statement, row).encode(errors="surrogateescape")) >= limit:
-                    said = f"MySQL at {self.name}: {_OWN_WORDS[RowTooLarge]}, now {limit} bytes"
-                    raise RowTooLarge(said, database=self.name)
+                    raise self._error(RowTooLarge, f"{_OWN_WORDS[RowTooLarge]}, now {limit} bytes")
 
     def values(self, name: str, column: pa.Array[Any]) -> Sequence[Any]:
         """Return the values of a column; see :meth:`Database.values`."""
@@ -178,6 +179,29 @@ class MySqlDatabase(Database):
         if mode == "trust":
             context.verify_mode = ssl.CERT_NONE
         return {"ssl": context}
+
+    def _translated(self, error: pymysql.MySQLError, columns: Collection[str] | None) -> JobpipeError:
+        """Return our error for one of the driver's.
+
+        Args:
+            columns: of the rows that the statement had; None: it had none, and the whole text can be shown.
+        """
+        code = error.args[0] if error.args else None
+        text = " ".join(str(error.args[-1] if error.args else error).split())
+        if not isinstance(code, int):
+            return self._own_error(error, text)
+        kind = _KIND_OF.get(code, LinkError)
+        if code == 2013 and "timed out" in text:
+            kind = LinkTimeout
+        column = None
+        if columns is not None:
+            found = (name for name in columns if re.search(rf"[`'.]{re.escape(name)}[`'] at row \d+$", text))
+            column = next(found, None)
+            shown = next((match[1] for pattern in _SHOWN if (match := re.fullmatch(pattern, text))), None)
+            if shown is not None and shown.startswith("key "):
+                shown = f"another row has the same values in unique {shown}"
+            text = shown or _OWN_WORDS.get(kind, "an error whose text is not shown, since it may have values of rows")
+        return self._error(kind, f"{text} ({type(error).__name__}, {code})", column, code=code)
 
 
 def bad_parameter(url: str) -> str | None:
@@ -217,10 +241,6 @@ def dotted(names: tuple[str, str]) -> str:
     return ".".join(map(quoted, names))
 
 
-def _driver() -> Any:
-    return driver_of("pymysql", MySqlDatabase.product, INSTALL)
-
-
 # https://mariadb.com/kb/en/mariadb-error-codes/, https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html
 _KINDS: dict[type[JobpipeError], tuple[int, ...]] = {
     LinkTimeout: (1205, 1907, 1969, 3024),
@@ -257,34 +277,3 @@ _OWN_WORDS: dict[type[JobpipeError], str] = {
     JobpipeError: "a trigger raised an error",
     RowTooLarge: "a row is larger than the server's max_allowed_packet: raise that, or leave out columns",
 }
-
-
-def _translate_error(error: pymysql.MySQLError, where: str, columns: Collection[str] | None) -> JobpipeError:
-    """Return our error for one of the driver's.
-
-    Args:
-        columns: of the rows that the statement had; None: it had none, and the whole text can be shown.
-    """
-    pymysql = _driver()
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else None
-    text = " ".join(str(error.args[-1] if error.args else error).split())
-    if code is None:
-        programming = isinstance(error, (pymysql.ProgrammingError, pymysql.NotSupportedError, pymysql.DataError))
-        return (ConfigError if programming else LinkBroken)(f"MySQL at {where}: {text}", database=where)
-    kind = _KIND_OF.get(code, LinkError)
-    if code == 2013 and "timed out" in text:
-        kind = LinkTimeout
-    column = None
-    if columns is not None:
-        column = next((name for name in columns if re.search(rf"[`'.]{re.escape(name)}[`'] at row \d+$", text)), None)
-        found = next((match[1] for pattern in _SHOWN if (match := re.fullmatch(pattern, text))), None)
-        if found is not None and found.startswith("key "):
-            found = f"another row has the same values in unique {found}"
-        text = found or _OWN_WORDS.get(kind, "an error whose text is not shown, since it may have values of rows")
-    what = f"column {column}: {text}" if column else text
-    return kind(
-        f"MySQL at {where}: {what} ({type(error).__name__}, {code})",
-        database=where,
-        code=code,
-        **({"column": column} if column else {}),
-    )

@@ -23,14 +23,13 @@ from jobpipe.errors import (
     NotAuthorized,
     SchemaMismatch,
 )
-from jobpipe.pipelines.databases.database_api import IDLE_SECONDS, Database, driver_of
+from jobpipe.pipelines.databases.database_api import IDLE_SECONDS, Database
 
 if TYPE_CHECKING:
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-INSTALL = "pip install 'psycopg[binary]>=3.2'"
 KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _SETTINGS = """
     SELECT set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true),
@@ -42,12 +41,14 @@ class PostgresDatabase(Database):
     """A database of PostgreSQL; its URL is libpq's, without a password."""
 
     product: ClassVar[str] = "PostgreSQL"
+    package: ClassVar[str] = "psycopg"
+    install: ClassVar[str] = "pip install 'psycopg[binary]>=3.2'"
     name_bytes: ClassVar[int] = 63  # longer names are cut off
 
     @contextmanager
     def connection(self, application: str, columns: Collection[str] = ()) -> Iterator[Connection]:
         """Give a connection without a transaction; see :meth:`Database.connection`."""
-        psycopg = _driver()
+        psycopg = self.driver()
         given: dict[str, Any] = {"user": self.user} if self.user is not None else {}
         if self.password is not None:
             given["password"] = self.password.reveal()
@@ -61,11 +62,12 @@ class PostgresDatabase(Database):
                 client_encoding="UTF8",
                 autocommit=True,
                 prepare_threshold=None,
+                cursor_factory=psycopg.ClientCursor,  # a value may stand wherever a literal may
             ) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 yield connection
         except psycopg.Error as error:
-            raise _translate_error(error, self.name, columns) from None
+            raise self._translated(error, columns) from None
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
@@ -96,9 +98,19 @@ class PostgresDatabase(Database):
             self._refuse(name, texts, "a text has a NUL character", pc.match_substring(texts, "\0"))
         return super().values(name, column)
 
-
-def _driver() -> Any:
-    return driver_of("psycopg", PostgresDatabase.product, INSTALL)
+    def _translated(self, error: psycopg.Error, columns: Collection[str]) -> JobpipeError:
+        """Return our error for one of the driver's."""
+        state = error.sqlstate
+        if state is None:
+            return self._own_error(error, error)
+        kind = next((kind for prefix, kind in _KINDS if state.startswith(prefix)), LinkError)
+        text = error.diag.message_primary or ""
+        if state.startswith("P0"):  # it may quote a value
+            text = "a trigger or function raised an error"
+        elif state.startswith("22"):  # so may this; what lies between the first and the last quote is left out
+            text = re.sub(r'".*"', "...", text)
+        column = error.diag.column_name or _column_of(error.diag.context or "", columns)
+        return self._error(kind, f"{text} ({type(error).__name__}, {state})", column, sqlstate=state)
 
 
 _KINDS: tuple[tuple[str, type[JobpipeError]], ...] = (
@@ -116,29 +128,6 @@ _KINDS: tuple[tuple[str, type[JobpipeError]], ...] = (
     ("0A", ConfigError),
     ("P0", JobpipeError),  # of a trigger
 )
-
-
-def _translate_error(error: psycopg.Error, where: str, columns: Collection[str]) -> JobpipeError:
-    """Return our error for one of the driver's."""
-    psycopg = _driver()
-    state = error.sqlstate
-    if state is None:  # the driver's own, or the connection is gone
-        programming = isinstance(error, (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError))
-        text = " ".join(str(error).split())
-        return (ConfigError if programming else LinkBroken)(f"PostgreSQL at {where}: {text}", database=where)
-    kind = next((kind for prefix, kind in _KINDS if state.startswith(prefix)), LinkError)
-    text = error.diag.message_primary or ""
-    if state.startswith(("22", "P0")):
-        # Such a text may quote a value, or be a trigger's; what lies between the first and the last quote is left out.
-        text = "a trigger or function raised an error" if state.startswith("P0") else re.sub(r'".*"', "...", text)
-    column = error.diag.column_name or _column_of(error.diag.context or "", columns)
-    what = f"column {column}: {text}" if column and f'"{column}"' not in text else text
-    return kind(
-        f"PostgreSQL at {where}: {what} ({type(error).__name__}, {state})",
-        database=where,
-        sqlstate=state,
-        **({"column": column} if column else {}),
-    )
 
 
 def _column_of(context: str, columns: Collection[str]) -> str | None:

@@ -10,7 +10,6 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -32,6 +31,7 @@ class SqliteDatabase(Database):
     """A file of SQLite; its URL is ``sqlite:`` and the absolute path."""
 
     product: ClassVar[str] = "SQLite"
+    mark: ClassVar[str] = "?"
 
     @property
     def path(self) -> Path:
@@ -52,7 +52,7 @@ class SqliteDatabase(Database):
                 connection.execute("PRAGMA synchronous = FULL")
                 yield connection
         except sqlite3.Error as error:
-            raise _translate_error(error, self.name) from None
+            raise self._translated(error) from None
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
@@ -82,15 +82,22 @@ class SqliteDatabase(Database):
             with closing(self._open("rwc")) as connection:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
         except sqlite3.Error as error:
-            raise _translate_error(error, self.name) from None
+            raise self._translated(error) from None
 
     def insert(
         self, connection: Connection, table: tuple[str, str], columns: Sequence[str], rows: Iterable[Sequence[Any]]
     ) -> None:
         """Add rows, in a transaction of their own."""
-        names, marks = ", ".join(map(quoted, columns)), ", ".join("?" * len(columns))
         with self.transaction(connection):
-            connection.executemany(f"INSERT INTO {quoted(table[1])} ({names}) VALUES ({marks})", rows)  # noqa: S608 - quoted
+            connection.executemany(self.insertion(table, columns), rows)
+
+    def dotted(self, table: tuple[str, str]) -> str:
+        """Return a table's name as it stands in a statement."""
+        return self.quoted(table[1])
+
+    def called(self, table: tuple[str, str]) -> str:
+        """Return a table's name for messages."""
+        return table[1]
 
     def values(self, name: str, column: pa.Array[Any]) -> Sequence[Any]:
         """Return the values of a column; see :meth:`Database.values`."""
@@ -103,7 +110,7 @@ class SqliteDatabase(Database):
         if pa.types.is_date(kind):
             return [None if value is None else value.isoformat() for value in values]
         if pa.types.is_decimal(kind):
-            return [None if value is None else _plain(value) for value in values]
+            return [None if value is None else f"{value:f}" for value in values]
         return values
 
     @property
@@ -118,6 +125,15 @@ class SqliteDatabase(Database):
             timeout=self._limit,
         )
 
+    def _translated(self, error: sqlite3.Error) -> JobpipeError:
+        """Return our error for one of the driver's."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # the driver's own
+            return self._error(ConfigError, str(error))
+        text = "a trigger raised an error" if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER else str(error)
+        kind = _KINDS.get(code & 0xFF, LinkError)
+        return self._error(kind, f"{text} ({error.sqlite_errorname})", code=error.sqlite_errorname)
+
 
 def quoted(name: str) -> str:
     """Return a name as it stands in a statement.
@@ -126,10 +142,6 @@ def quoted(name: str) -> str:
     '"a""b"'
     """
     return '"' + name.replace('"', '""') + '"'
-
-
-def _plain(value: Decimal) -> str:
-    return f"{value:f}"
 
 
 # https://www.sqlite.org/rescode.html; the lowest byte is the kind
@@ -147,13 +159,3 @@ _KINDS: dict[int, type[JobpipeError]] = {
     sqlite3.SQLITE_MISMATCH: SchemaMismatch,
     sqlite3.SQLITE_TOOBIG: SchemaMismatch,
 }
-
-
-def _translate_error(error: sqlite3.Error, where: str) -> JobpipeError:
-    """Return our error for one of the driver's."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # the driver's own
-        return ConfigError(f"SQLite at {where}: {error}", database=where)
-    text = "a trigger raised an error" if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER else str(error)
-    kind = _KINDS.get(code & 0xFF, LinkError)
-    return kind(f"SQLite at {where}: {text} ({error.sqlite_errorname})", database=where, code=error.sqlite_errorname)
