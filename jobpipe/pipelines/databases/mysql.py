@@ -227,20 +227,6 @@ def execute(connection: Connection, statement: str, *values: Any) -> Any:
     return cursor
 
 
-def quoted(name: str) -> str:
-    """Return a name as it stands in a statement.
-
-    >>> quoted("100%")
-    '"100%%"'
-    """
-    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
-
-
-def dotted(names: tuple[str, str]) -> str:
-    """Return schema and table as they stand in a statement."""
-    return ".".join(map(quoted, names))
-
-
 # https://mariadb.com/kb/en/mariadb-error-codes/, https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html
 _KINDS: dict[type[JobpipeError], tuple[int, ...]] = {
     LinkTimeout: (1205, 1907, 1969, 3024),

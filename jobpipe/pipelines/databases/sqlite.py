@@ -135,15 +135,6 @@ class SqliteDatabase(Database):
         return self._error(kind, f"{text} ({error.sqlite_errorname})", code=error.sqlite_errorname)
 
 
-def quoted(name: str) -> str:
-    """Return a name as it stands in a statement.
-
-    >>> quoted('a"b')
-    '"a""b"'
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
 # https://www.sqlite.org/rescode.html; the lowest byte is the kind
 _KINDS: dict[int, type[JobpipeError]] = {
     sqlite3.SQLITE_ERROR: ConfigError,

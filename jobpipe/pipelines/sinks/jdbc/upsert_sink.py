@@ -18,7 +18,6 @@ from pydantic import Field
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.databases.database_api import Database, TableName, split_name
 from jobpipe.pipelines.databases.database_urls import DatabaseUrl, database_of
-from jobpipe.pipelines.databases.mysql import MySqlDatabase
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.databases.sqlite import SqliteDatabase
 from jobpipe.pipelines.file.field_types import Columns, Duration, Flag, SecretReference, Text
@@ -30,7 +29,8 @@ from jobpipe.pipelines.plugins.job_context import JobContext
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from jobpipe.pipelines.sinks.jdbc.upsert_table import Target, TargetPlan
+    from jobpipe.pipelines.sinks.jdbc.portable_sql import TargetPlan
+    from jobpipe.pipelines.sinks.jdbc.upsert_table import Target
 
 log = logging.getLogger(__name__)
 
@@ -147,8 +147,8 @@ class JdbcUpsertSink(Sink):
 
     def _plan(self, frame: DataFrame, job: JobContext) -> TargetPlan:
         """Return what is to be written of rows as those of ``frame``; opens nothing."""
+        from jobpipe.pipelines.sinks.jdbc.portable_sql import TargetPlan
         from jobpipe.pipelines.sinks.jdbc.staging_copy import require_columns
-        from jobpipe.pipelines.sinks.jdbc.upsert_table import TargetPlan
 
         given, there, database = self.options, frame.columns, self._database()
         target = _target_of(database)
@@ -202,17 +202,11 @@ class JdbcUpsertSink(Sink):
 
 def _target_of(database: Database) -> type[Target]:
     """Return the class of a database's tables; each needs PySpark."""
-    if isinstance(database, SqliteDatabase):
-        from jobpipe.pipelines.sinks.jdbc.sqlite_table import SqliteTarget
-
-        return SqliteTarget
-    if isinstance(database, MySqlDatabase):
-        from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
-
-        return MySqlTarget
+    from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
     from jobpipe.pipelines.sinks.jdbc.postgres_table import PostgresTarget
+    from jobpipe.pipelines.sinks.jdbc.sqlite_table import SqliteTarget
 
-    return PostgresTarget
+    return next(kind for kind in (PostgresTarget, MySqlTarget, SqliteTarget) if kind.product == database.product)
 
 
 def _query_of(batch: DataFrame, job: JobContext) -> str:

@@ -5,25 +5,21 @@ micro-batch that was written, by query and id. All that an attempt changes, but 
 changes while it holds the lock on that row, having seen that the fence is still its own. So when a later attempt has
 opened, nothing of an earlier one can come any more.
 
-The rules are here; the SQL is in a module for each database.
+The rules are here; the SQL is in :mod:`~jobpipe.pipelines.sinks.jdbc.portable_sql`, and a module for each database.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from jobpipe.errors import CheckpointTooOld, ConfigError, DataLoss, Fenced, LinkError, SchemaMismatch, UnsupportedType
-from jobpipe.pipelines.databases.database_api import Database
-from jobpipe.pipelines.sinks.jdbc.staging_copy import DELETED, HASH, ORDER, Copied, CopyOrder, named
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+from jobpipe.errors import CheckpointTooOld, ConfigError, DataLoss, Fenced, LinkError, SchemaMismatch
+from jobpipe.pipelines.sinks.jdbc.portable_sql import Statements, TargetPlan
+from jobpipe.pipelines.sinks.jdbc.staging_copy import TAG, Copied, CopyOrder
 
 log = logging.getLogger(__name__)
 
@@ -31,93 +27,24 @@ STAGING = "jobpipe_staging_"
 
 
 @dataclass(frozen=True)
-class TargetPlan:
-    """What is to be written, and where.
+class Catalog:
+    """What a database says of a table.
 
     Attributes:
-        schema, ledger_schema: None is the server's current one, and that of the table.
-        keys: columns that tell rows apart.
-        columns: what is written; with the types in which missing tables get them.
-        order_type: of the value that tells which row of a key is the last; None without.
-        deletes: whether rows can delete their key.
-        create: whether to make a table that is missing.
+        types: of all columns.
+        made: columns whose values the database makes, and takes none.
+        unique: columns of each unique index that can tell rows apart, the primary key first.
+        collations: by which the index of the keys compares them, where that can be another than the columns'.
     """
 
-    database: Database
-    job: str
-    schema: str | None
-    table: str
-    ledger_schema: str | None
-    ledger: str
-    keys: tuple[str, ...]
-    columns: Mapping[str, str]
-    order_type: str | None = None
-    deletes: bool = False
-    create: bool = False
+    types: Mapping[str, str]
+    made: Collection[str]
+    unique: Sequence[tuple[str, ...]]
+    collations: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the ledger knows of a job and a table; query and batch are None before the first micro-batch."""
-
-    fence: int
-    query: str | None
-    batch: int | None
-
-
-@dataclass(frozen=True)
-class Target(ABC):
-    """A table that this attempt has taken over.
-
-    Attributes:
-        table, ledger, staging: schema and name.
-        fence: of this attempt.
-        types: of the table's columns.
-    """
-
-    product: ClassVar[str]
-    hashes: ClassVar[bool] = False
-    """Whether rows are staged with a hash of all that is written of them."""
-
-    plan: TargetPlan
-    table: tuple[str, str]
-    ledger: tuple[str, str]
-    staging: tuple[str, str]
-    fence: int
-    types: Mapping[str, str] = field(repr=False)
-
-    # -- types ---------------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def type_of(cls, name: str, kind: DataType, *, key: bool = False) -> str:
-        """Return the type of a column of a missing table, for one of Spark's.
-
-        Raises:
-            UnsupportedType: there is none.
-        """
-        found = cls._type_of(kind, key=key)
-        if found is None:
-            what = f"column {name}: type {kind.simpleString()} cannot be written to {cls.product}"
-            raise UnsupportedType(f"{what}; cast it, or leave it out", column=name, type=kind.simpleString())
-        return found
-
-    @classmethod
-    @abstractmethod
-    def _type_of(cls, kind: DataType, *, key: bool = False) -> str | None: ...
-
-    @classmethod
-    @abstractmethod
-    def order_type(cls, kind: DataType) -> str | None:
-        """Return the type of the value that tells which row of a key is the last, None if it has no order."""
-
-    @classmethod
-    def order_column(cls, name: str, kind: DataType) -> Column:
-        """Return that value as tasks copy it."""
-        return named(name)
-
-    @abstractmethod
-    def column(self, name: str, kind: DataType) -> Column:
-        """Return a column as tasks copy it."""
+class Target(Statements):
+    """A table that this attempt has taken over."""
 
     # -- the beginning -------------------------------------------------------------------------------------------------
 
@@ -131,17 +58,47 @@ class Target(ABC):
             LinkError, NotAuthorized: the database cannot be reached, or refuses.
         """
 
+    @classmethod
+    @abstractmethod
+    def catalog(cls, connection: Any, plan: TargetPlan, table: tuple[str, str], found: tuple[Any, ...]) -> Catalog:
+        """Return what the catalog has of the table, whose name it has found.
+
+        Raises:
+            ConfigError: it is no table, or none that has transactions.
+        """
+
+    @classmethod
+    def check(cls, connection: Any, plan: TargetPlan, table: tuple[str, str]) -> Catalog:
+        """See that the table has the columns that are written, and the keys; return what is known of these columns.
+
+        Raises:
+            ConfigError: there is no table, it lacks something, or makes values itself.
+        """
+        called = plan.database.called(table)
+        if (found := plan.database.execute(connection, cls.find, *table).fetchone()) is None:
+            what = f"there is no table {called} in {plan.database.name}; make it, or let create: true make it"
+            raise ConfigError(what, key="table", table=called)
+        there = cls.catalog(connection, plan, table, found)
+        if taken := [name for name in plan.columns if name in there.made]:
+            what = f"the database makes the values of {', '.join(taken)} of table {called} (GENERATED ALWAYS)"
+            remedy = "leave the columns out by option columns, and give other keys; or make an identity"
+            raise ConfigError(
+                f"{what}, and takes none from rows; {remedy} GENERATED BY DEFAULT", key="columns", columns=taken
+            )
+        if missing := [name for name in plan.columns if name not in there.types]:
+            what = f"table {called} has no column {', '.join(missing)}; it has {', '.join(there.types)}"
+            raise ConfigError(f"{what}; option columns says which ones to write", key="columns", columns=missing)
+        if not any(set(names) == set(plan.keys) for names in there.unique):
+            known = " and ".join(f"({', '.join(names)})" for names in there.unique) or "none"
+            what = f"table {called} has no primary key or unique constraint on ({', '.join(plan.keys)})"
+            raise ConfigError(f"{what}; those it has: {known}", key="keys", table=called)
+        return replace(there, types={name: there.types[name] for name in plan.columns})
+
     @property
     def order(self) -> CopyOrder:
         """What tasks are told."""
-        plan, extra = self.plan, []
-        if plan.deletes:
-            extra.append(DELETED)
-        if plan.order_type is not None:
-            extra.append(ORDER)
-        if self.hashes:
-            extra.append(HASH)
-        return CopyOrder(plan.database, f"jobpipe {plan.job} task", self.staging, (*plan.columns, *extra))
+        columns = (*self.plan.columns, *(name for name in self.beyond(self.plan) if name != TAG))
+        return CopyOrder(self.plan.database, f"jobpipe {self.plan.job} task", self.staging, columns)
 
     # -- a micro-batch -------------------------------------------------------------------------------------------------
 
@@ -230,84 +187,10 @@ class Target(ABC):
             what = f"{count} keys ({keys}) have several rows in the micro-batch {which}; {remedy}, or make them one"
             raise SchemaMismatch(what, columns=list(self.plan.keys), table=".".join(self.table))
 
-    # -- in SQL --------------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _lock(self, connection: Any) -> Written | None:
-        """Lock the ledger's row until the end of the transaction; return it, None if it is gone."""
-
-    @abstractmethod
-    def _empty(self, connection: Any) -> None:
-        """Remove all rows of staging, as a part of the transaction."""
-
-    def _emptied(self, connection: Any) -> None:  # noqa: B027 - most need nothing
-        """Remove them after the transaction, where that cannot be a part of it."""
-
-    def _tidy(self, connection: Any) -> None:  # noqa: B027
-        """Do the same after a micro-batch is written."""
-
-    @abstractmethod
-    def _counts(self, connection: Any, copied: Copied) -> Sequence[int]:
-        """Return how many rows are staged, and for each key, in how many it is null."""
-
-    @abstractmethod
-    def _differing(self, connection: Any, copied: Copied) -> int:
-        """Return how many keys have several rows that differ, none of which is the last."""
-
-    @abstractmethod
-    def _merge(self, connection: Any, copied: Copied) -> tuple[int, int]:
-        """Write and delete; return how many rows."""
-
-    @abstractmethod
-    def _note(self, connection: Any, query: str, batch_id: int) -> None:
-        """Note in the ledger that a micro-batch is written."""
-
 
 def staging_name(job: str, table: tuple[str, str], length: int) -> str:
     """Return the name of the staging table of a job and a table, with that much of a hash."""
     return STAGING + hashlib.sha256(repr((job, table)).encode()).hexdigest()[:length]
-
-
-def check_columns(
-    plan: TargetPlan, called: str, types: Mapping[str, str], made: Collection[str] = ()
-) -> dict[str, str]:
-    """Return the types of the columns that are written.
-
-    Args:
-        types: of all columns of the table.
-        made: those whose values the database makes, and takes none.
-
-    Raises:
-        ConfigError: the table lacks one, or makes its values itself.
-    """
-    if taken := [name for name in plan.columns if name in made]:
-        what = f"the database makes the values of {', '.join(taken)} of table {called} (GENERATED ALWAYS)"
-        remedy = (
-            "leave the columns out by option columns, and give other keys; or make an identity GENERATED BY DEFAULT"
-        )
-        raise ConfigError(f"{what}, and takes none from rows; {remedy}", key="columns", columns=taken)
-    if missing := [name for name in plan.columns if name not in types]:
-        what = f"table {called} has no column {', '.join(missing)}; it has {', '.join(types)}"
-        raise ConfigError(f"{what}; option columns says which ones to write", key="columns", columns=missing)
-    return {name: types[name] for name in plan.columns}
-
-
-def check_keys(plan: TargetPlan, called: str, unique: Sequence[tuple[str, ...]]) -> None:
-    """See that the keys are those of a primary key or unique constraint.
-
-    Raises:
-        ConfigError: they are not.
-    """
-    if not any(set(names) == set(plan.keys) for names in unique):
-        there = " and ".join(f"({', '.join(names)})" for names in unique) or "none"
-        what = f"table {called} has no primary key or unique constraint on ({', '.join(plan.keys)})"
-        raise ConfigError(f"{what}; those it has: {there}", key="keys", table=called)
-
-
-def missing_table(plan: TargetPlan, called: str) -> ConfigError:
-    """Return the error of a table that is not there."""
-    what = f"there is no table {called} in {plan.database.name}; make it, or let create: true make it"
-    return ConfigError(what, key="table", table=called)
 
 
 def no_table(called: str) -> ConfigError:
