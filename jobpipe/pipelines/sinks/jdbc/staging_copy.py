@@ -35,7 +35,7 @@ _REPORT_FIELDS: list[tuple[str, pa.DataType]] = [("tag", pa.string()), ("rows", 
 
 @dataclass(frozen=True)
 class CopyOrder:
-    """What a task is told; no secrets, since Spark writes it to disk.
+    """The order to a task; no secrets, since Spark writes it to disk.
 
     Attributes:
         staging: schema and name of the table.

@@ -96,7 +96,7 @@ class Target(Statements):
 
     @property
     def order(self) -> CopyOrder:
-        """What tasks are told."""
+        """What tasks need to know."""
         columns = (*self.plan.columns, *(name for name in self.beyond(self.plan) if name != TAG))
         return CopyOrder(self.plan.database, f"jobpipe {self.plan.job} task", self.staging, columns)
 
