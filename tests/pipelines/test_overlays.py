@@ -62,10 +62,16 @@ def test_a_dotted_key_removes_nothing(write: Write) -> None:
         "pipeline:\n  restart.delay: null\n  restart.policy: null\njobs.publish.source.options.a.b: null\n", "over.yaml"
     )
     assert [(problem.line, problem.remedy, problem.severity) for problem in problems(write(base), overlays=[over])] == [
-        (2, "write restart: {delay: null}", "error"),
+        (2, "write pipeline: {restart: {delay: null}}", "error"),
         (3, "did you mean restart?", "warning"),
         (4, "write jobs: {publish: {source: {options: {a.b: null}}}}", "error"),
     ]
+
+
+def test_null_below_a_section_that_is_not_there(write: Write) -> None:
+    over = write("jobs: {publish: {trigger: {source: null}}}\n", "over.yaml")
+    (warning,) = load_pipeline(write(BASE), overlays=[over]).warnings
+    assert (warning.key, warning.severity) == ("jobs.publish.trigger.source", "warning")
 
 
 def test_removing_a_job_that_is_not_there_is_an_error(write: Write) -> None:

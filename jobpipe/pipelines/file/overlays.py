@@ -39,7 +39,7 @@ def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
         remedy = "leave it out" if near is None else f"did you mean {near}?"
         what = "there is no such job to remove" if misses_job else "null removes a key, and there is none to remove"
         severity: Severity = "error" if misses_job else "warning"
-        if (nested := _removal(section, str(upto[-1]))) is not None:  # what is meant stays as it is
+        if (nested := _removal(below.value, dotted(path))) is not None:  # what is meant stays as it is
             remedy, severity = f"write {nested}", "error"
         place = node.shown_at
         report.add(Problem(place.file, place.line, dotted(path), what, remedy, severity))
@@ -47,7 +47,7 @@ def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
 
 
 def _removal(section: object, key: str) -> str | None:
-    """Return how a key is removed that a dotted name may mean; None if there is none in that section."""
+    """Return how the key of a section is removed that a dotted name may mean; None if it means none."""
     if isinstance(section, dict) and key in section:
         return f"{key}: null"
     head, _, rest = key.partition(".")
