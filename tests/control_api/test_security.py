@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from jobpipe.config import Config, load
 from jobpipe.control.permissions import Right
 from jobpipe.control.rest.auth_middleware import HEADERS, SAFE
+from jobpipe.control.rest.client_identities import AccessFile, read_access_file
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.control.rest.rest_models import submission_body
 from jobpipe.control.rest.rest_server import RestServer, _hosts
@@ -372,3 +374,27 @@ def test_beyond_loopback_without_tls_is_refused(tmp_path: Path, control: MemoryC
     on_page(caught.value, "ConfigError: jobpipe.server.host")
     with pytest.raises(ConfigError, match="carries no host name"):
         RestServer(control, load(overrides=given, environ={}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("operate: [anna.jobpipe]\nview: []\noperate: [ben.jobpipe]\n", "line 3: the key is in line 1 already"),
+        ("operate: !!str anna\n", "line 1: YAML's tag"),
+        ("operate: [anna\n", "line 2: a `[` is not closed"),
+        ("operate: [12]\n", "operate.0: Input should be a valid string"),
+        ("oparate: [anna.jobpipe]\n", "oparate: Extra inputs are not permitted"),
+        ("- anna.jobpipe\n", "expected view: [NAME, …] and operate: [NAME, …]"),
+    ],
+)
+def test_an_access_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    """Nothing in it is passed over: of a key that is given twice, one list would hold no longer."""
+    path = tmp_path / "access.yaml"
+    path.write_text("operate: [anna.jobpipe]\n")
+    path.chmod(0o600)
+    assert read_access_file(path).operate == {"anna.jobpipe"}
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_access_file(path)
+    path.write_text("")
+    assert read_access_file(path) == AccessFile()

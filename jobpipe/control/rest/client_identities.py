@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers
 
 from jobpipe.config.reading.file_permissions import read_own_file
+from jobpipe.config.reading.located_values import FilePlace, plain
+from jobpipe.config.reading.yaml_reader import MAX_BYTES, read_tree
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import ConfigError
 from jobpipe.net.tls.trusted_files import TrustedFiles
-
-MAX_BYTES = 1 << 20
 
 
 class AccessFile(BaseModel):
@@ -36,21 +35,25 @@ def read_access_file(path: Path) -> AccessFile:
     Raises:
         ConfigError: it cannot be read, others could have changed it, or something in it is not understood.
     """
+    wrong: list[str] = []
+
+    def tell(place: FilePlace, _: object, what: str, remedy: str) -> None:
+        wrong.append(f"line {place.line or 1}: {what}; {remedy}")
+
     try:
         content, why = read_own_file(path, MAX_BYTES + 1)
         if why is not None:
             raise ConfigError(f"{path}: expected a file that others cannot change: {why}", file=str(path))
-        if len(content) > MAX_BYTES:
-            raise ConfigError(f"{path}: expected a file of at most {MAX_BYTES} bytes", file=str(path))
-        return AccessFile.model_validate(yaml.safe_load(content.decode()) or {})
+        tree = read_tree(content, str(path), tell)
+        if wrong or tree is None:
+            raise ConfigError(f"{path}: {'. '.join(wrong)}", file=str(path))
+        return AccessFile.model_validate(plain(tree) or {})
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable file ({error.strerror})", file=str(path)) from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         expected = "expected view: [NAME, …] and operate: [NAME, …], names of certificates"
-        raise ConfigError(f"{path}: {expected} ({wrong})", file=str(path)) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected valid YAML in UTF-8 ({type(error).__name__})", file=str(path)) from error
+        raise ConfigError(f"{path}: {expected} ({found})", file=str(path)) from error
 
 
 class Certificates:
