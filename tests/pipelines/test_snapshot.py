@@ -87,7 +87,9 @@ def test_it_is_read_as_it_was_written(own: Pipeline, tmp_path: Path, lower: Any,
 def test_only_its_owner_reads_it(own: Pipeline, tmp_path: Path) -> None:
     path = tmp_path / "a" / "own-1.json"
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "own-1.json.part").touch(0o644)  # a writer that was killed
+    left = tmp_path / "a" / ".own-1.json.0123456789abcdef"  # by a writer that was killed
+    left.touch(0o644)
+    os.utime(left, (0, 0))
     before = os.umask(0)
     try:
         snapshot(own).write(path)

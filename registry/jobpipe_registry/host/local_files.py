@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _LOOK_SECONDS = 0.02  # between two tries to take a lock
+_LEFT_SECONDS = 60.0  # no write takes so long: a part that is older was left by a writer that was killed
+_PART = re.compile(r"[0-9a-f]{16}")
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
@@ -38,6 +42,15 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600, *, durable: bool 
         raise
     if durable:
         sync_folder(path.parent)
+        _remove_left(path)
+
+
+def _remove_left(path: Path) -> None:
+    before = time.time() - _LEFT_SECONDS
+    for each in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(FileNotFoundError):
+            if _PART.fullmatch(each.suffix[1:]) and each.stat().st_mtime < before:
+                each.unlink()
 
 
 def sync_folder(folder: Path) -> None:
