@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.pipelines.file.problems import Problem
 from tests.pipelines.conftest import Write, problems
-from tests.pipelines.wrong import Expected, Wrong
-from tests.pipelines.wrong_files import FILES
-from tests.pipelines.wrong_jobs import JOBS
-from tests.pipelines.wrong_stages import STAGES
+from tests.pipelines.wrong import Expected, Wrong, read_corpus
 
-WRONG = (*FILES, *JOBS, *STAGES)
-
-
-def fits(found: Problem, expected: Expected) -> bool:
-    line, key, what, remedy = expected
-    severity = "warning" if what.startswith("W:") else "error"
-    return (
-        (found.line, found.key, found.severity) == (line, key, severity)
-        and what.removeprefix("W:") in found.what
-        and remedy in found.remedy
-    )
+TOO_MANY = "".join(f"  a{number}: {{application: pipeline.yaml}}\n" for number in range(1001))
+WRONG = (
+    *read_corpus(),
+    Wrong(
+        "too many jobs",
+        f"pipeline: {{name: x}}\njobs:\n{TOO_MANY}",
+        (Expected(2, "there are 1001 jobs", "at most 1000", "jobs"),),
+    ),
+)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
@@ -29,7 +23,7 @@ def test_a_wrong_file(wrong: Wrong, write: Write) -> None:
     path = write(wrong.text)
     found = problems(path)
     told = "\n".join(map(str, found))
-    missing = [expected for expected in wrong.problems if not any(fits(problem, expected) for problem in found)]
+    missing = [expected for expected in wrong.problems if not any(map(expected.fits, found))]
     assert not missing, told
     assert len(found) == len(wrong.problems), told
     assert {problem.file for problem in found} == {str(path)}

@@ -1,55 +1,61 @@
-"""What a wrong file is: its text, and every problem that it must give."""
+"""What a wrong file is: its text, and every problem that it must give; the cases are in corpus/*.yaml."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from textwrap import dedent
+from pathlib import Path
+from textwrap import indent
+from typing import Any
 
-Expected = tuple[int | None, str, str, str]
+import yaml
+
+from jobpipe.pipelines.file.problems import Problem
+
+CORPUS = Path(__file__).parent / "corpus"
+PLACE = re.compile("( *)CASE")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A problem: its place, and words of what is wrong and of what to do."""
+
+    line: int
+    what: str
+    remedy: str
+    key: str = ""
+    severity: str = "error"
+
+    def fits(self, found: Problem) -> bool:
+        place = (found.line, found.key, found.severity) == (self.line, self.key, self.severity)
+        return place and self.what in found.what and self.remedy in found.remedy
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """A file, and its problems in order; ``W:`` before what is wrong marks a warning."""
+    """A file, and its problems; severity ``warning`` is of what is probably not meant."""
 
     name: str
     text: str
     problems: tuple[Expected, ...]
 
 
-def whole(name: str, text: str, *problems: Expected) -> Wrong:
-    """A whole file."""
-    return Wrong(name, dedent(text).lstrip("\n"), problems)
+def read_corpus() -> Iterator[Wrong]:
+    """Yield the cases of all its files."""
+    for path in sorted(CORPUS.glob("*.yaml")):
+        corpus = yaml.safe_load(path.read_text())
+        for case in corpus["cases"]:
+            yield _read_case(**case, template=corpus.get("template"), below=corpus.get("below"))
 
 
-def job(name: str, text: str, *problems: Expected) -> Wrong:
-    """A job ``a`` from line 4 on, beside a job that publishes the topic ``orders``; keys below ``jobs.a``."""
-    head = (
-        "pipeline: {name: shop}\n"
-        "jobs:\n  a:\n"
-        + "".join(f"    {line}\n" for line in dedent(text).strip("\n").splitlines())
-        + "  orders: {source: {type: rate}, sink: {type: jobpipe, topic: orders}}\n"
-    )
-    told = tuple((line, f"jobs.a.{key}" if key else "jobs.a", what, remedy) for line, key, what, remedy in problems)
-    return Wrong(name, head, told)
-
-
-def pipeline(name: str, line: str, *problems: Expected) -> Wrong:
-    """A key of the section ``pipeline``, in line 3."""
-    text = f"pipeline:\n  name: shop\n  {line}\njobs: {{a: {{source: {{type: rate}}, sink: {{type: console}}}}}}\n"
-    told = tuple((line, f"pipeline.{key}", what, remedy) for line, key, what, remedy in problems)
-    return Wrong(name, text, told)
-
-
-def transform(name: str, stage: str, *problems: Expected) -> Wrong:
-    """A transform, in line 5; keys below it."""
-    text = f"source: {{type: rate}}\ntransform: [{stage}]\nsink: {{type: console}}"
-    told = ((line, f"transform[0]{'.' if key else ''}{key}", what, remedy) for line, key, what, remedy in problems)
-    return job(name, text, *told)
-
-
-RATE = "source: {type: rate}"
-CONSOLE = "sink: {type: console}"
-ORDERS = "source: {type: jobpipe, subscribe: orders}"
-BATCH = "execution: {runtime-mode: BATCH}"
-SECRET = "a reference to a secret, never the secret itself"
+def _read_case(
+    case: str, text: str, problems: list[dict[str, Any]], *, template: str | None, below: str | None
+) -> Wrong:
+    if template is not None:
+        text = PLACE.sub(lambda place: indent(text.rstrip("\n"), place[1]), template)
+    expected = []
+    for problem in problems:
+        key = ".".join(filter(None, (below, problem.get("key"))))
+        expected.append(Expected(**{**problem, "key": key}))
+    return Wrong(case, text, tuple(expected))
