@@ -62,7 +62,9 @@ MOVED: Mapping[str, str] = {
     "schedule": "schedules",
 }
 """Old words of ``jobpipe``, which work until 0.2, and their places now."""
-_OTHER_WORDS = {"ps": "status", "start": "submit", "show": "describe", "log": "logs"}  # those of other programs
+_OTHER_WORDS = {"ps": "status", "start": "submit", "show": "status", "describe": "status", "log": "logs"}
+"""Words of other programs, and what we call that."""
+_OF_THE_SERVER = {"start": "`jobpipe server`", "stop": "`jobpipe server --stop`", "status": "`jobpipe pipeline list`"}
 
 
 class CommandGroup(click.Group):
@@ -92,9 +94,12 @@ class CommandGroup(click.Group):
         word = args[0]
         if self.get_command(ctx, word) is None and not ctx.resilient_parsing and not word.startswith("-"):
             wanted = {word, f"{word}s", word.removesuffix("s"), _OTHER_WORDS.get(word, word)}
+            if self.name == "server" and word in _OF_THE_SERVER:
+                ctx.fail(f"No such command {word!r}. Did you mean {_OF_THE_SERVER[word]}?")
+            here = " ".join(ctx.command_path.split()[1:])
             near = [path for path in paths(ctx.find_root()) if path.rpartition(" ")[2] in wanted]
+            near = [path for path in near if here and path.startswith(f"{here} ")] or near
             if not near:
-                here = " ".join(ctx.command_path.split()[1:])
                 near = [f"{here} {each}".strip() for each in get_close_matches(word, self.list_commands(ctx), n=1)]
             if near:
                 ctx.fail(f"No such command {word!r}. Did you mean {' or '.join(f'`jobpipe {path}`' for path in near)}?")

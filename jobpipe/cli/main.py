@@ -69,10 +69,11 @@ class _Program(CommandGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, and say where one of an old name is now."""
-        if args[0] in MOVED and not ctx.resilient_parsing:
-            place = MOVED[args[0]]
+        place = MOVED.get(args[0])
+        if place is not None and not ctx.resilient_parsing:
             click.echo(f"jobpipe: `jobpipe {args[0]}` is `jobpipe {place}` now; the old name goes with 0.2", err=True)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return place or name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what one does with them."""

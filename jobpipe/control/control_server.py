@@ -52,6 +52,7 @@ from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, SupervisionContext
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
+from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.loading.spec_checks import without_bounds
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
@@ -192,6 +193,9 @@ class ControlServer(Control):
         self.close()
 
     # -- pipelines -----------------------------------------------------------------------------------------------------
+
+    def load(self, submission: Submission) -> Pipeline:
+        return load_tree(submission.tree, file=submission.file, folder=submission.folder, plugins=self._plugins)
 
     def submit(
         self,

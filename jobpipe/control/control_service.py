@@ -347,6 +347,14 @@ class Control(ABC):
         """What the server remembers."""
 
     @abstractmethod
+    def load(self, submission: Submission) -> Pipeline:
+        """Return the pipeline of a file, by the plug-ins that the server has.
+
+        Raises:
+            PipelineError: the file is wrong here: every problem.
+        """
+
+    @abstractmethod
     def submit(
         self,
         submission: Submission,
@@ -366,7 +374,7 @@ class Control(ABC):
             base: the version that this one was planned for, 0 for a new pipeline; None: any.
             born: of the pipeline that it was planned for, as the plan says; None: any.
             by: who submits it, for the history.
-            pipeline: what the caller has loaded of it here; None: it is loaded.
+            pipeline: what :meth:`load` has made of it; None: it is loaded.
 
         Raises:
             PipelineError: the file is wrong here: every problem; or a job would share a checkpoint with another

@@ -121,6 +121,9 @@ def test_old_names_work_and_say_the_new_one(run: Run, old: str) -> None:
         ("pipeline lag", "`jobpipe topics lag`"),
         ("topic", "`jobpipe topics`"),
         ("tpics", "`jobpipe topics`"),
+        ("server stop", "`jobpipe server --stop`"),
+        ("server start", "`jobpipe server`"),
+        ("pipeline show", "`jobpipe pipeline status`?"),
         ("pipeline sumbit", "`jobpipe pipeline submit`"),
     ],
 )
@@ -129,6 +132,11 @@ def test_an_unknown_word_gets_a_proposal(run: Run, words: str, proposed: str) ->
     assert result.exit_code == Exit.USAGE
     assert proposed in result.stderr
     assert "Did you mean" not in run("zebra").stderr
+
+
+def test_options_of_the_server_do_not_start_a_host_server(run: Run) -> None:
+    result = run("server", "--stop", "host")
+    assert (result.exit_code, "do not go with host" in result.stderr) == (Exit.USAGE, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

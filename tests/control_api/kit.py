@@ -34,6 +34,7 @@ from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNo
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
 
@@ -137,6 +138,9 @@ class MemoryControl(Control):
             run=run.id,
             attempt=1,
         )
+
+    def load(self, submission: Submission) -> Pipeline:
+        return load_tree(submission.tree, file=submission.file, folder=submission.folder)
 
     def submit(
         self,

@@ -356,3 +356,14 @@ def test_silent_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(WebhookRefused):
         Webhook.parse(url)
+
+
+def test_http_does_not_leave_this_host(receiver: Receiver) -> None:
+    """Though `localhost` may resolve to another host: the address and the message would be in clear text."""
+    hook = Webhook.parse(f"http://localhost:{receiver.port}/x")
+    post(hook, {"a": 1}, resolver=lambda host, port: ["127.0.0.1"])
+    assert receiver.next() == {"a": 1, "path": "/x"}
+    for addresses in (["93.184.216.34"], ["127.0.0.1", "fe80::1%lo"]):
+        with pytest.raises(WebhookRefused, match="names loopback"):
+            post(hook, {}, resolver=lambda host, port, found=addresses: found)  # type: ignore[misc]
+    assert receiver.got.empty()

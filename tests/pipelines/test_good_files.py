@@ -151,7 +151,13 @@ jobs:
             "jobs.a.source.watermark.delay",
             "watermark: {delay: ...}",
         ),
-        ("  sink: {type: console}", "  source.type: rate", 7, "jobs.a.source.type", "source: {type: ...}"),
+        (
+            "  sink: {type: console}",
+            "  source.type: rate",
+            7,
+            "jobs.a.source.type",
+            "type: ... in section source, line 6",
+        ),
         ("  sink: {type: console}", "b.sink: {type: console}", 7, "jobs.b.sink", "b: {sink: ...}"),
         (
             "    sink: {type: console}",

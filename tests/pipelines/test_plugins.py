@@ -252,11 +252,11 @@ def test_a_module_that_ends_the_process(install: Install, write: Write) -> None:
     ("options", "key", "said"),
     [
         ("name: y", "name", "there is no such key; did you mean names?"),
-        ("count: 0", "count", "0 does not fit; give a number greater than 0"),
-        ("count: 10", "count", "10 does not fit; give a number less than 10"),
-        ("day: soon", "day", "'soon' does not fit; give a valid date or datetime"),
-        ("either: {a: 1}", "either", "an object of 1 does not fit; give a whole number or a list"),
-        ("either: [1]", "either[0]", "1 does not fit; give a text"),
+        ("count: 0", "count", "0 is not valid; give a number greater than 0"),
+        ("count: 10", "count", "10 is not valid; give a number less than 10"),
+        ("day: soon", "day", "'soon' is not valid; give a valid date or datetime"),
+        ("either: {a: 1}", "either", "an object of 1 is not valid; give a whole number or a list"),
+        ("either: [1]", "either[0]", "1 is not valid; give a text"),
         ("pair: [7, x]", "pair", "it is seven; give another"),
     ],
 )

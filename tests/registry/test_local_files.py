@@ -69,3 +69,22 @@ def test_the_lock_of_a_process_that_dies_is_free(tmp_path: Path) -> None:
         with locked_file(path, 20.0):
             assert is_locked(path)
     assert not is_locked(path)
+
+
+@pytest.mark.processes
+def test_a_fork_does_not_free_the_lock(tmp_path: Path) -> None:
+    """Though it leaves the block as this process would."""
+    path = tmp_path / "lock"
+    code = f"""
+import os, sys
+from pathlib import Path
+from jobpipe_registry.host.local_files import is_locked, locked_file
+with locked_file(Path({str(path)!r})):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        print(is_locked(Path({str(path)!r})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True\n"
+    assert not is_locked(path)

@@ -34,6 +34,8 @@ def server(ctx: click.Context, host: str | None, port: int | None, stop: bool, d
     jobpipe.home is already running.
     """
     if ctx.invoked_subcommand is not None:
+        if host is not None or port is not None or stop or detached:
+            raise click.UsageError(f"options of `jobpipe server` do not go with {ctx.invoked_subcommand}")
         return Exit.OK
     settings = ctx.ensure_object(Settings)
     config = settings.config

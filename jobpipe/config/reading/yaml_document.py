@@ -14,7 +14,7 @@ from jobpipe.config.definitions.key_names import by_exact_name, is_section
 from jobpipe.config.reading.file_permissions import read_own_file
 from jobpipe.config.reading.located_values import FilePlace, TreeNode, dotted
 from jobpipe.config.reading.located_values import Path as Place
-from jobpipe.config.reading.yaml_reader import MAX_BYTES, read_tree
+from jobpipe.config.reading.yaml_reader import GIVE_ONCE, MAX_BYTES, read_tree
 
 _INSIDE = "…"  # in place of what no key takes: a value in a section
 
@@ -49,7 +49,8 @@ def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[ConfigPr
     entries: dict[str, Entry] = {}
 
     def tell(place: FilePlace, key: Place, what: str, remedy: str) -> None:
-        problems.append(ConfigProblem(_source(place), dotted(key) or "config", None, f"valid YAML: {what}; {remedy}"))
+        expected = f"each key once; {what}" if remedy == GIVE_ONCE else f"valid YAML: {what}; {remedy}"
+        problems.append(ConfigProblem(_source(place), dotted(key) or "config", None, expected))
 
     tree = read_tree(content, str(path), tell)
     if tree is not None and tree.value is not None and not isinstance(tree.value, dict):
@@ -62,7 +63,7 @@ def read_document(path: Path, named_by: str) -> tuple[list[Entry], list[ConfigPr
         entry = Entry(name, _raw(node), _source(node.shown_at), path.parent)
         if (first := entries.setdefault(name, entry)) is not entry:
             line = first.source.rpartition(":")[2]
-            tell(node.shown_at, (name,), f"the key is in line {line} already", "give it once")
+            tell(node.shown_at, (name,), f"the key is in line {line} already", GIVE_ONCE)
     return list(entries.values()), problems
 
 

@@ -17,6 +17,7 @@ from jobpipe.errors import short_repr
 MAX_BYTES = 1 << 20  # most files have a few KiB; more is some other file
 MAX_DEPTH = 50
 MAX_NODES = 20_000  # values of one file, those of aliases counted at each use
+GIVE_ONCE = "give it once"
 Tell = Callable[[FilePlace, Path, str, str], None]
 """Takes what is wrong: where, of which key, what it is, and what to do."""
 _TAG = "tag:yaml.org,2002:"
@@ -204,13 +205,15 @@ class _Walk:
                 merged |= self._merged(value, path, depth)
                 continue
             if not isinstance(key, yaml.ScalarNode) or not key.value or "${" in key.value:
-                self._tell(self._place(key), path, "a key must be a plain name", "write it without ${…} or brackets")
+                empty = isinstance(key, yaml.ScalarNode) and not key.value
+                remedy = "give it a name" if empty else "write it without ${…} or brackets"
+                self._tell(self._place(key), path, "a key must be a plain name", remedy)
                 continue
             name = str(key.value)
             node = replace(self.node(value, (*path, name), depth + 1), key=self._place(key))
             if (earlier := into.setdefault(name, node)) is not node:
                 what = f"the key is in line {earlier.shown_at.line} already"
-                self._tell(node.shown_at, (*path, name), what, "give it once")
+                self._tell(node.shown_at, (*path, name), what, GIVE_ONCE)
         return {**merged, **into}
 
     def _merged(self, value: yaml.Node, path: Path, depth: int) -> dict[str, TreeNode]:
@@ -226,7 +229,8 @@ class _Walk:
     def _refuse_tag(self, raw: yaml.Node, path: Path) -> bool:
         tag = self._tags.get(id(raw))
         if tag is not None:
-            what = f"YAML's tag {short_repr(tag)} is not read"
+            shown = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+            what = f"YAML's tag {short_repr(shown)} is not read"
             self._tell(self._place(raw), path, what, "write the plain value, in quotes if it is a text")
         return tag is not None
 

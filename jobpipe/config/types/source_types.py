@@ -212,7 +212,7 @@ ENDING = ValueType(
     _offsets(("latest",), ending=True),
     _written,
 )
-TIME = ValueType("time", _TIME, lambda raw, _base: one_time(raw))
+TIME = ValueType("time", _TIME, lambda raw, _base: one_time(plain_text(raw) if isinstance(raw, dict) else raw))
 TIMES = ValueType(
     "JSON",
     'JSON such as {"orders": 1795255200000, "payments": "2026-11-21T10:00:00Z"}: a time for each topic',

@@ -145,6 +145,8 @@ def _parse_boolean(raw: object, _base: Path) -> bool:
         return raw
     if isinstance(raw, str) and raw.strip().lower() in ("true", "false"):
         return raw.strip().lower() == "true"
+    if isinstance(raw, str) and raw.strip().lower() in ("yes", "no", "on", "off", "y", "n"):
+        raise BadValueError("true or false; yes, no, on and off are texts in YAML 1.2")
     raise BadValueError
 
 

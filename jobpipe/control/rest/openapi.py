@@ -108,7 +108,10 @@ END = "<!-- end of what is made -->\n"
 
 def with_routes(page: str, routes: Sequence[Route]) -> str:
     """Return a page with the table of routes in the place of the one that it has."""
-    before, _, rest = page.partition(BEGIN)
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
     rows = ["| request | right | what it does | parameters |", "|---|---|---|---|"]
     for route in routes:
         given = "; ".join(f"`{query.name}`: {query.about.rstrip('.')}" for query in route.query)
@@ -117,7 +120,7 @@ def with_routes(page: str, routes: Sequence[Route]) -> str:
         told = "; ".join(filter(None, (given, body)))
         rows.append(f"| `{route.method} {route.path}` | {right} | {' '.join(route.summary.split())} | {told} |")
     table = "\n".join(rows)
-    return f"{before}{BEGIN}\n{table}\n\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{table}\n\n{END}{after}"
 
 
 if __name__ == "__main__":

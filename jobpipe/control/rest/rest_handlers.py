@@ -172,14 +172,15 @@ class Handlers:
     def _submission(self, body: PlanBody, name: str | None) -> tuple[Submission, Pipeline]:
         """Return the file of a body, loaded, after a look at where it lies."""
         folder = self._roots.folder(body.folder)
-        pipeline = load_tree(body.tree, file=body.file, folder=folder)
+        submission = Submission(file=body.file, folder=folder, tree=body.tree)
+        pipeline = self._control.load(submission)
         if name is not None and pipeline.name != name:
             raise ConfigError(
                 f"pipeline.name is {pipeline.name!r}, and the address names {name!r}; change one of them",
                 key="pipeline.name",
             )
         require_trusted(pipeline, self._roots)
-        return Submission(file=body.file, folder=folder, tree=body.tree), pipeline
+        return submission, pipeline
 
     def status(self, call: Call) -> PipelineStatus:
         """Say how a pipeline stands."""

@@ -103,7 +103,7 @@ def post(hook: Webhook, message: Mapping[str, Any], *, resolver: Resolve = resol
     If the host has several addresses, they are tried in their order until one lets us connect.
 
     Raises:
-        WebhookRefused: it answers with a redirect.
+        WebhookRefused: it answers with a redirect; or http would leave this host.
         WebhookRejected: it answers with a status from 400 to 499, other than 408 and 429.
         WebhookError: it does not answer, or cannot take the message now.
     """
@@ -111,6 +111,10 @@ def post(hook: Webhook, message: Mapping[str, Any], *, resolver: Resolve = resol
         addresses = resolver(hook.host, hook.port)
     except (OSError, ValueError):
         raise WebhookError("its host has no address") from None
+    if hook.scheme == "http" and not all(
+        ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses
+    ):
+        raise WebhookRefused("it names loopback, and has another address; use https")
     connection = _Connection(hook, addresses)
     timer = threading.Timer(TOTAL_SECONDS, connection.cut)
     timer.daemon = True

@@ -10,6 +10,8 @@ from pathlib import Path
 from jobpipe.errors import ConfigError
 from jobpipe_registry.host.local_files import is_locked, locked_file
 
+_LOOK_SECONDS = 0.2  # :func:`holder` has the lock for a moment
+
 
 def holder(path: Path) -> str | None:
     """Return which process holds the lock of a file, None: none does."""
@@ -31,7 +33,7 @@ def locked(path: Path, what: str, remedy: str, key: str) -> Iterator[None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(locked_file(path))
+            descriptor = stack.enter_context(locked_file(path, _LOOK_SECONDS))
         except TimeoutError:
             raise ConfigError(f"{what} is already running, by process {_owner(path)}; {remedy}", key=key) from None
         os.ftruncate(descriptor, 0)

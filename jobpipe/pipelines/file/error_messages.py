@@ -155,7 +155,7 @@ def _each_problem(
             if stage is not None and of_plugin and key.partition(".")[0] in field_names(stage):
                 kind = stage
             remedy = _meant(key, each["input"], names, meant, kind, nearest_first=of_plugin)
-            yield path, problem_at(root, path, "there is no such key", remedy)
+            yield path, problem_at(root, path, "there is no such key", _in_section(remedy, key, find(root, path[:-1])))
             continue
         yield path, _problem(each["type"], each["msg"], path, each["input"], context, names, root)
 
@@ -175,9 +175,21 @@ def _meant(
     if dot and key not in meant and (written := nested(kind, key)) is not None:
         return f"write {written}"
     known = meant.get(key) or meant.get(head)
+    if known is None and nearest_first and "options" in names and closest(key, names) is None:
+        return f"write options: {{{key}: ...}}"
     if known is None or (nearest_first and closest(key, names) is not None):
         return nearest(key, names)
     return known
+
+
+def _in_section(remedy: str, key: str, above: TreeNode) -> str:
+    """Return a remedy that writes a dotted key nested, for a section that the file has already."""
+    head, begin = key.partition(".")[0], f"write {key.partition('.')[0]}: {{"
+    there = above.value.get(head) if isinstance(above.value, dict) else None
+    if there is None or not isinstance(there.value, dict) or not remedy.startswith(begin):
+        return remedy
+    inner = remedy.removeprefix(begin).removesuffix("}")
+    return f"write {inner} in section {head}, line {there.shown_at.line}"
 
 
 def nested(kind: Any, key: str) -> str | None:
@@ -188,11 +200,16 @@ def nested(kind: Any, key: str) -> str | None:
     """
     here = _bare(kind)
     head, dot, rest = key.partition(".")
+    if not all(key.split(".")):
+        return None
     inside = _bare(_inside(here, head))
     if inside is None and _is_model(here, StageSpec):  # an option of some plug-in
         return f"options: {{{rest}: ...}}" if dot and head == "options" else f"{key}: ..."
     if (get_origin(here) is dict and not _is_model(inside)) or (not dot and inside is not None):
         return f"{key}: ..."
+    if get_origin(inside) is tuple and _is_model(each := _bare(get_args(inside)[0])):
+        written = nested(each, rest.removeprefix("0."))
+        return None if written is None else f"{head}: [{{{written}}}]"
     written = nested(inside, rest) if _is_model(inside) or get_origin(inside) is dict else None
     return None if written is None else f"{head}: {{{written}}}"
 
@@ -201,6 +218,8 @@ def _problem(
     kind: str, said: str, path: Path, value: Any, context: Mapping[str, Any], names: Mapping[str, str], root: TreeNode
 ) -> Problem:
     key = str(path[-1]) if path else ""
+    if isinstance(value, dict) and value and (whole := whole_key(key, value)) in names:
+        return problem_at(root, path, "it is a section, and this key has none", f"write {whole}: ...")
     if kind == "missing":
         about = names.get(key, "").removesuffix(" Default: null.")  # what must be given has none
         return problem_at(root, path, "it is missing", f"give it: {about}" if about else "give it")
@@ -217,7 +236,7 @@ def _problem(
     phrase = _phrase(kind, said, context)
     inner = getattr(value, "raw", value)
     hidden = is_secret(key) or phrase == SECRET_EXPECTED or (isinstance(inner, str) and holds_secret(inner))
-    return problem_at(root, path, f"{HIDDEN if hidden else short_repr(inner)} does not fit", f"give {phrase}")
+    return problem_at(root, path, f"{HIDDEN if hidden else short_repr(inner)} is not valid", f"give {phrase}")
 
 
 def by_name(key: str, listed: Sequence[Any]) -> str:

@@ -5,6 +5,7 @@ Each is a type for a field of a pydantic model. It carries what a value must loo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from jobpipe.pipelines.file.time_zones import time_zone
 from jobpipe_registry.names import JOB_NAME
 
 SPARK_JOBPIPE = "spark.jobpipe."  # before keys of the configuration among Spark's
+_PREFIXES = ("spark", "kafka", "jobpipe")  # of keys that have dots
 EXPECTED = "x-expected"  # in the schema of a value: what it must look like; its description says what it means
 FOLDER = "folder"  # in the context of a validation: where relative paths start
 ENCRYPTED = "enc:"  # before a secret that the file itself has, encrypted
@@ -131,6 +133,8 @@ def _free_text(free: _Free, folder: Path) -> str:
     """Return a value as the text that Spark takes."""
     if isinstance(free.raw, dict) and free.raw:
         remedy = f"write each key whole, as in {whole_key(free.key, free.raw)}: ..."
+        if free.key.partition(".")[0] not in _PREFIXES:  # a source of Spark's may take JSON, and passes over others
+            remedy = f"write it as text: {free.key}: {json.dumps(free.raw)!r}"
         raise wrong_key("it is a section, and no key here has one", remedy)
     text = _plain_text(free.raw, folder)
     _refuse_secret(free, folder)

@@ -32,8 +32,9 @@ def _merged(below: TreeNode, above: TreeNode, report: ProblemList) -> TreeNode:
     for path in absent:
         node = find(above, path)
         jobs = find(merged, ("jobs",)).value
-        misses_job = path[0] == "jobs" and len(path) > 1 and isinstance(jobs, dict) and path[1] not in jobs
-        upto = path[:2] if misses_job else path
+        parts: Path = tuple(dotted(path).split("."))  # no job has a name with a dot
+        misses_job = parts[0] == "jobs" and len(parts) > 1 and isinstance(jobs, dict) and parts[1] not in jobs
+        upto = parts[:2] if misses_job else path
         section = find(below, upto[:-1]).value
         near = closest(str(upto[-1]), section) if isinstance(section, dict) else None
         remedy = "leave it out" if near is None else f"did you mean {near}?"

@@ -160,13 +160,17 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 
 def _without_nulls(tree: TreeNode) -> TreeNode:
-    """Return the tree without the keys of jobs that are null: they are as if they were not there."""
+    """Return the tree without the keys of jobs that are null: they are as if they were not there.
+
+    A key that no job has stays, to be refused.
+    """
+    known = field_names(JobSpec)
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
     jobs = sections.get("jobs")
     if jobs is None or not isinstance(jobs.value, dict):
         return tree
     kept = {
-        name: replace(job, value={key: node for key, node in job.value.items() if node.value is not None})
+        name: replace(job, value={k: node for k, node in job.value.items() if node.value is not None or k not in known})
         if isinstance(job.value, dict)
         else job
         for name, job in jobs.value.items()

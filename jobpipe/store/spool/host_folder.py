@@ -112,11 +112,12 @@ class HostFolder:
             check_folder(path)
             (path / "topics").mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as stack:
-                stack.enter_context(locked_file(path / "lock"))
+                try:
+                    stack.enter_context(locked_file(path / "lock"))
+                except TimeoutError as error:
+                    raise SpoolError(f"{path}: another host server serves this folder", file=str(path)) from error
                 self.id, self.starts = self._identify()
                 self._lock = stack.pop_all()
-        except TimeoutError as error:
-            raise SpoolError(f"{path}: another host server serves this folder", file=str(path)) from error
         except OSError as error:
             raise spool_error("cannot prepare", path, error) from error
 

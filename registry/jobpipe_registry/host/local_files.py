@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import os
@@ -25,7 +26,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600, *, durable: bool 
         durable: it is there after a power cut, too; else it may then be empty, or the one before.
 
     Raises:
-        OSError: it cannot be written; the one before is still there.
+        OSError: it cannot be written; the one before is still there, unless only its name cannot be forced to the disk.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -54,14 +55,17 @@ def _remove_left(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk.
+    """Force the names in a folder to the disk, where its file system can do that: not all shares can.
 
     Raises:
-        OSError: it cannot be done.
+        OSError: the disk fails.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 
@@ -70,6 +74,8 @@ def sync_folder(folder: Path) -> None:
 def locked_file(path: Path, timeout: float = 0.0) -> Iterator[int]:
     """Hold the lock of a file inside the block, and yield its descriptor; the lock of a process that dies is free.
 
+    A fork of this process does not free it, however it ends.
+
     Args:
         timeout: seconds to wait for another holder.
 
@@ -77,7 +83,7 @@ def locked_file(path: Path, timeout: float = 0.0) -> Iterator[int]:
         TimeoutError: another one has it for longer than that.
         OSError: the file cannot be opened.
     """
-    deadline = time.monotonic() + timeout
+    deadline, owner = time.monotonic() + timeout, os.getpid()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         while not _taken(descriptor, fcntl.LOCK_EX):
@@ -87,7 +93,8 @@ def locked_file(path: Path, timeout: float = 0.0) -> Iterator[int]:
         try:
             yield descriptor
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a fork has the descriptor
+            if os.getpid() == owner:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a fork has the descriptor
     finally:
         os.close(descriptor)
 
@@ -103,7 +110,9 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _taken(descriptor, fcntl.LOCK_SH)
+        free = _taken(descriptor, fcntl.LOCK_SH)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return not free
     finally:
         os.close(descriptor)
 

@@ -32,9 +32,6 @@ KEY_LENGTH = 255  # characters, or bytes, of a key in a table that is made here;
 ORDER_BYTES = 1020  # of a text that orders rows; the server compares no more than 1024 bytes where it sorts
 MOST_DIGITS = 30  # after the point, in MySQL
 _TEXTS = (StringType, VarcharType, CharType)
-_BYTES = 1020  # of a text that orders rows; the server compares no more than 1024 bytes where it sorts
-MOST_DIGITS = 30  # after the point, in MySQL
-_TEXTS = (StringType, VarcharType, CharType)
 _SAFE = "SELECT transactions FROM information_schema.engines WHERE engine = %s"
 _COLUMNS = """
     SELECT column_name, column_type, character_set_name, collation_name, coalesce(generation_expression, '') <> ''

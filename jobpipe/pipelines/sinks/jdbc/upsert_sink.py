@@ -102,6 +102,8 @@ class JdbcUpsertSink(Sink):
             for key, name in (("table", given.table), ("ledger", given.ledger)):
                 if any(len(part.encode()) > PostgresDatabase.name_bytes for part in name.split(".")):
                     yield OptionError(key, "PostgreSQL cuts off names of more than 63 bytes", "give a shorter one")
+        if given.table == given.ledger:
+            yield OptionError("ledger", "it is the table itself", "give the ledger a name of its own")
         if given.columns is not None and (missing := [key for key in given.keys if key not in given.columns]):
             yield OptionError("columns", f"the keys {', '.join(missing)} are not among them", "add them")
         if given.order_by in given.keys:
