@@ -118,8 +118,8 @@ def test_where_the_schema_is_given(spark: SparkSession, place: Place, these: dic
 @pytest.mark.parametrize("together", TOGETHER[-1:], ids=lambda together: together.why)
 def test_all_problems_at_once(spark: SparkSession, place: Place, together: Together) -> None:
     """However many they are."""
-    lines = [f"option: {option} = {together.options[option]}: expected " for option, _ in together.problems]
-    phrases = [f"{len(lines)} wrong options", *lines, *(phrase for _, phrase in together.problems)]
+    lines = [f"option: {option} = {together.options[option]}: expected " for option in together.problems]
+    phrases = [f"{len(lines)} wrong options", *lines, *together.problems.values()]
     with told(spark, AnalysisException, *phrases):
         spark.readStream.format("jobpipe").options(**place.settings).options(**together.options).load()
 
