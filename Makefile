@@ -126,10 +126,10 @@ explore: $(VENV)/.dev
 # A million strange inputs to each parser: make fuzz INPUTS=1000000 SEED=1
 fuzz: $(VENV)/.dev
 	for target in frames message index described record metadata; do \
-		$(BIN)/python -m tests.security.fuzz $$target --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),1) || exit 1; \
+		$(BIN)/python -m tests.security.fuzzing.fuzz $$target --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),1) || exit 1; \
 	done
 	for mode in wire signed sealed; do \
-		$(BIN)/python -m tests.security.segments $$mode --mutants 10000 --seed $(or $(SEED),1) || exit 1; \
+		$(BIN)/python -m tests.security.fuzzing.segments $$mode --mutants 10000 --seed $(or $(SEED),1) || exit 1; \
 	done
 
 # What is made from definitions: the page of options and keys, tables of the protocol, the schema of pipeline files;
@@ -139,7 +139,7 @@ docs: $(VENV)/.dev $(VENV)/site/.done
 	$(BIN)/python -m jobpipe.cli.commands_page > $(VENV)/commands && mv $(VENV)/commands docs/commands.md
 	$(BIN)/python -m jobpipe.control.rest.openapi docs/rest.md
 	$(BIN)/python -m jobpipe.operations.protocol_page docs/protocol.md
-	$(BIN)/python -m tests.module_map
+	$(BIN)/python -m tests.docs.module_map
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.plugins.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet

@@ -24,8 +24,8 @@ from tests.harness.jvm import QUICK, quick_driver, quick_zookeeper
 from tests.parts import CORE, ROOT, RUN_AGAIN
 
 if TYPE_CHECKING:
-    from tests.mariadb import MariaDb
-    from tests.postgres import Postgres
+    from tests.databases.mariadb import MariaDb
+    from tests.databases.postgres import Postgres
 
 # The machine is shared and slow at times; a property that hangs is caught by the test's own deadline.
 settings.register_profile("jobpipe", deadline=None, print_blob=True)
@@ -52,39 +52,39 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 LONG_FILES = (
     # Of make test, with three workers.
     "control_api/test_api.py",
-    "bus/test_limits.py",
-    "cli/test_bus.py",
-    "net/test_link_server.py",
-    "bus/test_schema_evolution.py",
-    "cli/test_topics.py",
-    "net/test_async_link.py",
-    "bus/test_read_ahead.py",
-    "bus/test_topics.py",
+    "bus/subscribing/test_limits.py",
+    "cli/topics/test_bus.py",
+    "net/servers/test_link_server.py",
+    "bus/subscribing/test_schema_evolution.py",
+    "cli/topics/test_topics.py",
+    "net/links/test_async_link.py",
+    "bus/subscribing/test_read_ahead.py",
+    "bus/subscribing/test_topics.py",
     # Of those that are slow.
     "model/test_reader_model.py",
-    "bus/test_host_servers.py",
-    "registry/test_embedded_tls.py",
-    "security/test_live.py",
-    "bus/test_topic_ownership.py",
-    "registry/test_secured.py",
-    "registry/test_embedded.py",
-    "bus/test_end.py",
-    "faults/test_flows.py",
-    "faults/test_seal_killed.py",
-    "faults/test_process_stopped.py",
+    "bus/serving/test_host_servers.py",
+    "registry/embedded/test_embedded_tls.py",
+    "security/certificates/test_live.py",
+    "bus/publishing/test_topic_ownership.py",
+    "registry/zookeeper/test_secured.py",
+    "registry/embedded/test_embedded.py",
+    "bus/serving/test_end.py",
+    "faults/flows/test_flows.py",
+    "faults/processes/test_seal_killed.py",
+    "faults/processes/test_process_stopped.py",
     # Of those with Spark.
-    "faults/test_pipeline_cut_off.py",
-    "faults/test_spark_process.py",
+    "faults/pipelines/test_pipeline_cut_off.py",
+    "faults/spark/test_spark_process.py",
     "examples/test_flights_demo.py",
-    "faults/test_pipeline_killed.py",
-    "spark/test_pipeline_run.py",
-    "spark/test_standalone_launcher.py",
-    "spark/test_submit.py",
-    "faults/test_jdbc_killed.py",
-    "faults/test_spark_disk.py",
-    "faults/test_spark_flow.py",
-    "spark/test_trials.py",
-    "faults/test_spark_lost.py",
+    "faults/pipelines/test_pipeline_killed.py",
+    "spark/pipelines/test_pipeline_run.py",
+    "spark/clusters/test_standalone_launcher.py",
+    "spark/clusters/test_submit.py",
+    "faults/pipelines/test_jdbc_killed.py",
+    "faults/spark/test_spark_disk.py",
+    "faults/spark/test_spark_flow.py",
+    "spark/sink/test_trials.py",
+    "faults/spark/test_spark_lost.py",
     "cluster/test_placement_host.py",
 )
 
@@ -128,7 +128,7 @@ def _starts_processes(item: pytest.Item) -> bool:
     return (
         "home" in fixtures
         or "fork_server" in fixtures
-        or item.path.parent.name in ("faults", "cluster")
+        or not {"faults", "cluster"}.isdisjoint(item.path.parts)
         or any(item.get_closest_marker(mark) for mark in ("spark", "zookeeper", "processes"))
     )
 
@@ -181,7 +181,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL; tests take schemas of their own."""
-    from tests.postgres import Postgres, missing
+    from tests.databases.postgres import Postgres, missing
 
     if (what := missing()) is not None:
         pytest.skip(f"a test with a real PostgreSQL needs {what}")
@@ -192,7 +192,7 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
     """A MariaDB; tests take databases of their own."""
-    from tests.mariadb import MariaDb, missing
+    from tests.databases.mariadb import MariaDb, missing
 
     if (what := missing()) is not None:
         pytest.skip(f"a test with a real MariaDB needs {what}")

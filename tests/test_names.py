@@ -61,6 +61,13 @@ def test_a_package_can_be_taken_in_at_a_glance() -> None:
     assert {package: count for package, count in modules.items() if count > 12} == {}
 
 
+def test_a_folder_of_tests_can_be_taken_in_at_a_glance() -> None:
+    """But for the programs that tests start, each by its name."""
+    files = Counter(path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py"))
+    crowded = {folder: count for folder, count in files.items() if count > 12}
+    assert set(crowded) <= {"tests/spark/jobs"}, crowded
+
+
 PARTS = {  # parts that every such project has, by the word that its people search for
     "access list": "jobpipe/net/servers/access_list.py",
     "audit log": "jobpipe/net/servers/audit_log.py",

@@ -117,7 +117,7 @@ def _unmarked(path: Path, text: str) -> Iterator[str]:
         if each.name.startswith("test_"):
             marks = of_file | _marks(each.decorator_list)
             core = "core" in of_file or any("mark.core" in ast.unparse(mark) for mark in each.decorator_list)
-            needs_core = "spark" in marks or path.parent.name == "faults"
+            needs_core = "spark" in marks or "faults" in path.parts
             quick = not marks & OTHER_PARTS and (core or not needs_core)
             if quick and (_asserts_a_measure(each) or _calls(each, helpers)):
                 yield f"{path.relative_to(TESTS)}::{each.name}"

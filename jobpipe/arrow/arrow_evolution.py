@@ -1,8 +1,8 @@
 """The rules of ``schemaEvolution`` for Arrow's types: which published rows fit what a flow's function gets.
 
 They are those of :mod:`jobpipe.spark.schema.spark_evolution`, where Spark has a type for what Arrow has; a test holds
-them together (tests/spark/test_evolution.py). Here the names of types are Arrow's, and the numbers that Spark lacks
-widen too.
+them together (tests/spark/source/test_evolution.py). Here the names of types are Arrow's, and the numbers that Spark
+lacks widen too.
 """
 
 from __future__ import annotations

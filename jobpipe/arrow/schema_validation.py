@@ -3,7 +3,7 @@
 A batch that is sealed stays in the topic, and what comes after it is read only after it. So what some subscriber cannot
 read is refused before it is sealed, with topic, column and row; where another type holds every value, it is converted.
 The table is of Arrow's types. Spark's publishers have one of Spark's types as well
-(:mod:`jobpipe.spark.schema.spark_arrow_schema`); a test holds the two together (tests/spark/test_types.py).
+(:mod:`jobpipe.spark.schema.spark_arrow_schema`); a test holds the two together (tests/spark/sink/test_types.py).
 """
 
 from __future__ import annotations

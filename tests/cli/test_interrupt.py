@@ -18,7 +18,7 @@ import pytest
 from jobpipe.config import Config
 from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.conftest import environment
-from tests.pages import ROOT, block
+from tests.docs.pages import ROOT, block
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tests.cluster.cluster import Cluster, Executor
 from tests.cluster.flights import Feed, arrived_rows, check_arrived
 from tests.cluster.hosts import END_SECONDS, Host, Network, OnHost, until
-from tests.faults.spark_rig import Events
+from tests.faults.spark.spark_rig import Events
 
 PATIENCE = 180.0  # seconds; the machine may be very busy, and nothing waits so long when all is well
 WIDTHS = (2, 4, 1, 3)  # tasks that write, batch after batch

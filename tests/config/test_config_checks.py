@@ -14,7 +14,7 @@ import pytest
 
 from jobpipe.config import Config, check_acks, config_from_dict, load
 from jobpipe.errors import ConfigError
-from tests.troubleshooting import on_page
+from tests.docs.troubleshooting import on_page
 
 REAL = {"registry_connect": "zk:2181"}
 FILES = {"ssl_ca": "ca.crt", "ssl_cert": "node.crt", "ssl_key": "node.key"}

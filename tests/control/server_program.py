@@ -30,7 +30,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     config, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    local_launcher.RUNNER = sys.argv[3] if len(sys.argv) > 3 else "tests.control.cheap_runner"
+    local_launcher.RUNNER = sys.argv[3] if len(sys.argv) > 3 else "tests.control.supervision.cheap_runner"
     file = folder / "pipeline.yaml"
     with ControlServer(load(config, environ={}), config_file=config, stop_seconds=40.0) as server:
         threading.Thread(target=obey, args=(server, file), daemon=True).start()

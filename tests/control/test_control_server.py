@@ -27,8 +27,8 @@ from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import NotOrdered, Unavailable
 from tests.control.world import NAME, World, job_of, states, status, wait
+from tests.docs.troubleshooting import on_page
 from tests.pipelines.waiting import eventually
-from tests.troubleshooting import on_page
 
 
 def test_a_job_runs_to_its_end(world: World) -> None:

@@ -24,7 +24,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.control.cheap_runner import ROWS
+from tests.control.supervision.cheap_runner import ROWS
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(1500)]
 

@@ -50,7 +50,7 @@ from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import DEADLINE, SCHEDULE, Served, tree, until
 from tests.control_api.program import core
-from tests.troubleshooting import on_page
+from tests.docs.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., Result]

@@ -16,7 +16,7 @@ from jobpipe.pipelines.file.overlays import read_content
 from jobpipe.pipelines.file.problems import ProblemList
 from jobpipe.pipelines.loading.loader import load_tree
 from tests.control_api.kit import SCHEDULE, Served, tree
-from tests.pages import block, shell
+from tests.docs.pages import block, shell
 
 
 @pytest.mark.slow

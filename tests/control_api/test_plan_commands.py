@@ -22,7 +22,7 @@ from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.model.job_states import DesiredState
 from jobpipe.pipelines.model.paths import PipelinePaths
 from tests.control_api.kit import Served, tree
-from tests.troubleshooting import on_page
+from tests.docs.troubleshooting import on_page
 
 Run = Callable[..., Result]
 RESTARTS = JobPlan(

@@ -21,7 +21,7 @@ from jobpipe.cli.command_tree import paths
 from jobpipe.cli.main import cli
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control_api.kit import SCHEDULE, Served
-from tests.pages import block, shell
+from tests.docs.pages import block, shell
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "schedulers"

@@ -25,7 +25,7 @@ from jobpipe.control.server_files import ServerFiles, read_token
 from jobpipe.errors import ConfigError, ControlConflict, LinkBroken, NotAuthorized, PipelineError
 from tests.control_api.conftest import PORTS
 from tests.control_api.kit import MemoryControl, Served
-from tests.troubleshooting import on_page
+from tests.docs.troubleshooting import on_page
 
 CHANGES = [("POST", "/pipelines"), ("PUT", "/pipelines/flights/stop"), ("DELETE", "/pipelines/flights")]
 

@@ -15,7 +15,7 @@ from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerContext
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.interval_store import IntervalStore, shown_time
 from jobpipe.jobs.storage.job_store import Store
-from tests.control.test_crash_points import KEY, MOST_STEPS, Killed, Plugins, Script, ScriptServer
+from tests.control.supervision.test_crash_points import KEY, MOST_STEPS, Killed, Plugins, Script, ScriptServer
 from tests.control.world import job_of
 from tests.control_schedules.rules import at
 

@@ -40,8 +40,8 @@ from jobpipe.store.spool.segment_index import INLINE_MAX
 from jobpipe.store.spool.spool_files import new_write_id
 from tests.coordinator.kit import World, run
 from tests.coordinator.test_prepared import JOB, SMALL, A, Asking
+from tests.docs.troubleshooting import on_page
 from tests.store.build import SCHEMA, rows, written
-from tests.troubleshooting import on_page
 
 QUERY = f"{APPENDERS}x"
 

@@ -10,7 +10,7 @@ from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.store.spool.spool_files import Reserve
 from tests.coordinator.kit import World, run
 from tests.store.build import seal
-from tests.store.test_log_size import MIB, ROWS, log_bytes, overlapping_readers
+from tests.store.catalog.test_log_size import MIB, ROWS, log_bytes, overlapping_readers
 
 
 async def sealed(topic: ServedTopic, *, ticks: bool) -> int:

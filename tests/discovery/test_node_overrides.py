@@ -25,7 +25,7 @@ from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
-from tests.troubleshooting import on_page
+from tests.docs.troubleshooting import on_page
 
 ROOT = Path(__file__).parents[2]
 HERE = Endpoint("127.0.0.1", 1)

@@ -17,10 +17,10 @@ import time
 from datetime import timedelta
 
 EXPLORERS = {
-    "cancel": "tests.explore.cancel_runs",
-    "fail": "tests.explore.fail_runs",
-    "interleave": "tests.explore.interleave_runs",
-    "scheduled": "tests.explore.scheduled_runs",
+    "cancel": "tests.explore.cancelling.cancel_runs",
+    "fail": "tests.explore.failing.fail_runs",
+    "interleave": "tests.explore.interleaving.interleave_runs",
+    "scheduled": "tests.explore.scheduling.scheduled_runs",
 }
 """By name the module whose ``explore(seeds, first, say)`` runs an explorer, and whose ``again(case)`` runs one case.
 

@@ -25,10 +25,11 @@ from jobpipe.store.catalog.catalog_tables import check_format
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.spool.spool_files import rewrite_file
 from jobpipe_registry.tree.last_call_wins import LastCallWins
-from tests.explore import cancel, fail
-from tests.explore.interleave import Explorer, Spec
-from tests.explore.interleave_registry import explore_pair
-from tests.explore.world_stage import Violation
+from tests.explore.cancelling import cancel
+from tests.explore.failing import fail
+from tests.explore.interleaving.interleave import Explorer, Spec
+from tests.explore.interleaving.interleave_registry import explore_pair
+from tests.explore.worlds.world_stage import Violation
 
 CASES = 500  # tried of a pin, until one does not hold
 Runs = Iterator[str | None]

@@ -27,8 +27,8 @@ import psutil
 
 from jobpipe.testing.delivery_checker import Checker, Report
 from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
-from tests.harness.consume import Received
 from tests.harness.intruder import Intruder, admitted, as_intruder
+from tests.harness.jobs.consume import Received
 from tests.harness.processes import Harness
 from tests.harness.program import Program
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
-from tests.harness.lanes import BOTH
+from tests.harness.proxies.lanes import BOTH
 
 if TYPE_CHECKING:
     from tests.faults.chaos import Chaos

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from jobpipe.testing.delivery_checker import Checker, Report
-from tests.harness.consume import Received
+from tests.harness.jobs.consume import Received
 from tests.harness.processes import Harness
 from tests.harness.program import Program
 
@@ -131,7 +131,7 @@ def suspend_between_transactions(rig: Harness, name: str = "all") -> None:
 
 def another_publisher(rig: Harness, log: str = "publisher-2") -> Program:
     """Return a second publisher job of the same query: same checkpoint, same journal."""
-    return rig._program("tests.harness.publish", log, rig._publish_order)
+    return rig._program("tests.harness.jobs.publish", log, rig._publish_order)
 
 
 def processes_of(publisher: Program) -> list[psutil.Process]:

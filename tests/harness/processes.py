@@ -13,8 +13,8 @@
 
 Everything lives below one folder and ends with :meth:`Harness.close`, by process id: programs that the harness started,
 and what these started (they inherit a mark in their environment). ZooKeeper stands behind a
-:class:`~tests.harness.proxy.FaultProxy`, and with ``proxied`` coordinator and data process do too, as subscribers see
-them.
+:class:`~tests.harness.proxies.proxy.FaultProxy`, and with ``proxied`` coordinator and data process do too, as
+subscribers see them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from jobpipe.net.tls.certificates import ensure_home
 from jobpipe.testing.delivery_checker import Checker, Report
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.numbered_rows import NumberedRows
-from tests.harness.consume import ConsumeOrder, Received
-from tests.harness.flow import TASK, FlowOrder
+from tests.harness.jobs.consume import ConsumeOrder, Received
+from tests.harness.jobs.flow import TASK, FlowOrder
+from tests.harness.jobs.publish import PublishOrder
 from tests.harness.program import (
     DEADLINE_SECONDS,
     END_SECONDS,
@@ -48,9 +49,8 @@ from tests.harness.program import (
     module_of,
     name_of,
 )
-from tests.harness.proxies import open_proxies
-from tests.harness.proxy import FaultProxy
-from tests.harness.publish import PublishOrder
+from tests.harness.proxies.proxies import open_proxies
+from tests.harness.proxies.proxy import FaultProxy
 from tests.harness.zookeeper import ZooKeeper
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Harness:
         except BaseException:
             self.close()
             raise
-        self.publisher = self._program("tests.harness.publish", "publisher", self._publish_order)
+        self.publisher = self._program("tests.harness.jobs.publish", "publisher", self._publish_order)
 
     def __enter__(self) -> Harness:
         return self
@@ -132,7 +132,7 @@ class Harness:
                     }
                 )
 
-            self._consumers[name] = self._program("tests.harness.consume", f"consumer-{name}", order)
+            self._consumers[name] = self._program("tests.harness.jobs.consume", f"consumer-{name}", order)
         return self._consumers[name]
 
     def flow(self, name: str, publish: str) -> Program:
@@ -151,7 +151,7 @@ class Harness:
                     }
                 )
 
-            self._flows[name] = self._program("tests.harness.flow", f"flow-{name}", order)
+            self._flows[name] = self._program("tests.harness.jobs.flow", f"flow-{name}", order)
         return self._flows[name]
 
     def flow_tasks(self, name: str) -> list[psutil.Process]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
-from tests.harness import publish
+from tests.harness.jobs import publish
 from tests.harness.processes import Harness
 from tests.harness.program import Program
 

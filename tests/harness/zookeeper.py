@@ -10,7 +10,7 @@ import psutil
 from jobpipe_registry.credentials import Tls
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.harness.program import END_SECONDS
-from tests.harness.proxy import FaultProxy
+from tests.harness.proxies.proxy import FaultProxy
 
 
 def settings_of(server: EmbeddedZooKeeper, connect: str) -> dict[str, str]:

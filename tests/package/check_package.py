@@ -35,8 +35,8 @@ import jobpipe
 from jobpipe.config import load
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper, find_jars
-from tests.pages import block, shell
-from tests.spark.standalone import bash, conf, environment, running_cluster
+from tests.docs.pages import block, shell
+from tests.spark.clusters.standalone import bash, conf, environment, running_cluster
 
 pytestmark = [pytest.mark.timeout(180)]
 

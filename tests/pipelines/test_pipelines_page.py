@@ -14,7 +14,7 @@ from jobpipe.pipelines.model.graph import dead_letters_of, graph_of
 from jobpipe.pipelines.model.routes import routes_of
 from jobpipe.pipelines.plugins.api import Transform
 from jobpipe.pipelines.plugins.plugin_discovery import Plugins
-from tests.pages import ROOT, block, shell
+from tests.docs.pages import ROOT, block, shell
 from tests.pipelines.conftest import Write, loaded
 
 PAGE = "docs/pipelines.md"

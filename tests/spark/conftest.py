@@ -18,8 +18,8 @@ from jobpipe.spark.session.job_session import recommended_conf
 from tests.spark.kit import Place, as_a_user, until
 
 if TYPE_CHECKING:
-    from tests.mariadb import MariaDb
-    from tests.postgres import Postgres
+    from tests.databases.mariadb import MariaDb
+    from tests.databases.postgres import Postgres
     from tests.spark.tables import MariaDbTables, PostgresTables, SqliteTables
 
 

@@ -27,8 +27,8 @@ from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
 from jobpipe.pipelines.sinks.jdbc import staging_copy
 from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
-from tests.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
-from tests.registry.secured import Authority
+from tests.databases.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
+from tests.registry.zookeeper.secured import Authority
 from tests.spark.tables import MariaDbTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

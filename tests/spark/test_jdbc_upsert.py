@@ -31,7 +31,7 @@ from jobpipe.pipelines.databases.postgres import PostgresDatabase
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.sinks.jdbc import staging_copy
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
-from tests.postgres import PASSWORD
+from tests.databases.postgres import PASSWORD
 from tests.spark.kit import PATIENCE, forget_commit, until
 from tests.spark.tables import PostgresTables, Rows
 
@@ -535,7 +535,7 @@ def test_the_secret_shows_nowhere(place: PostgresTables, monkeypatch: pytest.Mon
 
 def test_rights(place: PostgresTables) -> None:
     """Those that the page names are enough; without them it is said which one is missing."""
-    from tests.pages import block
+    from tests.docs.pages import block
 
     role = f"writer_{place.schema}"
     statements = block("docs/jdbc-upsert.md", "grants").replace("shop.orders", "shop.t").replace("shop", place.schema)

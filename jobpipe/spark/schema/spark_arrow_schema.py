@@ -42,8 +42,8 @@ from jobpipe.errors import UnsupportedType
 from jobpipe.spark.schema.json_schemas import parse_spark_schema
 from jobpipe.spark.session.spark_versions import NEWER_TYPES, to_arrow_schema
 
-# Tried one by one, in both directions (tests/spark/test_types.py). Not here: year-month and calendar intervals, which
-# have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
+# Tried one by one, in both directions (tests/spark/sink/test_types.py). Not here: year-month and calendar intervals,
+# which have no Arrow form in Python, and user-defined types, which Spark cannot unpickle where it makes a data source.
 PASSING: tuple[type[DataType], ...] = (
     BinaryType,
     BooleanType,

@@ -2,7 +2,7 @@
 
 Pure functions of Spark's types; they decide by type, never by the values that happen to come. What they let pass,
 :mod:`jobpipe.arrow.casting` casts without loss; the two are one rule in two places, and a property test holds them
-together (tests/spark/test_evolution.py).
+together (tests/spark/source/test_evolution.py).
 """
 
 from __future__ import annotations

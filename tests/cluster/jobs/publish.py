@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobpipe import JobPipeSink
 from tests.cluster.flights import SCHEMA
 from tests.cluster.jobs.holding import held
-from tests.faults.spark_rig import Events
+from tests.faults.spark.spark_rig import Events
 
 
 def main() -> None:

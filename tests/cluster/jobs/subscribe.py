@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import jobpipe
 from jobpipe.errors import WaitTimeout
 from tests.cluster.jobs.holding import held
-from tests.faults.spark_rig import Events
+from tests.faults.spark.spark_rig import Events
 from tests.spark.jobs.session import started
 
 

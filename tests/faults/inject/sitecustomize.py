@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 TOKEN = os.environ.get("JOBPIPE_TESTS_FAULT")
-PUBLISHERS, COORDINATOR = ("tests.harness.publish", "pyspark.daemon", "stops.py"), "jobpipe.coordinator"
+PUBLISHERS, COORDINATOR = ("tests.harness.jobs.publish", "pyspark.daemon", "stops.py"), "jobpipe.coordinator"
 NOW = threading.local()  # sealing: this thread is in the transaction of a seal
 LEFT = {"order": None, "times": 0}  # an order that goes on in this process
 
