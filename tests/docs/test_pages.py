@@ -69,6 +69,19 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+def test_the_faults_have_their_tests() -> None:
+    """Each row of the table in docs/testing.md names files that are there."""
+    page = (ROOT / "docs" / "testing.md").read_text()
+    table = page[page.index("| fault | tests") :]
+    rows = [row for row in table[: table.index("\n\n")].splitlines()[2:] if row]
+    assert len(rows) > 30
+    for row in rows:
+        named = re.findall(r"`([\w/]+(?:\.py|/))`", row.split("|")[-2])
+        missing = [each for each in named if not (ROOT / "tests" / each).exists() and not (ROOT / each).exists()]
+        assert named or "make" in row or "*" in row, row
+        assert missing == [], row
+
+
 def test_no_link_is_dead() -> None:
     """Of all pages, to files of this repository."""
     named = [
