@@ -1,7 +1,7 @@
 """The folders in which submitted pipelines may have their files.
 
-Who may submit may run code as the server's user anyway; this keeps away mistakes, and folders that others can change,
-who could give modules to the next attempt.
+Anyone who may submit can run code as the server's user anyway. This keeps away mistakes, and folders in which others
+could put modules for the next attempt.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def control_link(config: Config, locator: TopicLocator, topic: str, deadline: De
 
     Raises:
         TopicNotFound: no publisher was reached before ``deadline``.
-        NotAuthorized: it refuses us, or what the registry names is, again and again, none that we trust.
+        NotAuthorized: it refuses us, or the registry repeatedly leads to an untrusted server.
     """
     hello = Hello(topic=topic, role="reader", instance=f"reader-{os.getpid()}")
     attempts = Attempts(0.0, session=config.registry_session_timeout, cap=0.2, deadline=deadline, protocol_tries=None)

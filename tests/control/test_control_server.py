@@ -250,7 +250,7 @@ def test_a_stop_that_takes_too_long_ends_it(world: World) -> None:
     server.stop(NAME, "report")
     eventually(lambda: world.cluster.canceled)
     worker.handler.shutdown()
-    assert "ended in the middle" in wait(server, JobState.CANCELED).detail
+    assert "killed during a micro-batch" in wait(server, JobState.CANCELED).detail
 
 
 @contextmanager
@@ -410,7 +410,7 @@ def test_another_server_goes_on(world: World) -> None:
     assert sorted(each.job for each in world.cluster.submitted) == ["dies", "dies", "ends", "runs", "waits"]
     runs.end("STOPPED", 0)
     world.attempt(2, "runs")
-    assert second.runs(NAME, "runs")[0].attempts[0].detail == "it was stopped from outside"
+    assert second.runs(NAME, "runs")[0].attempts[0].detail == "stopped by something other than jobpipe"
 
 
 def test_a_stop_goes_on_with_the_next_server(world: World) -> None:

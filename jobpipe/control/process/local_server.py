@@ -23,7 +23,7 @@ TAIL_BYTES = 16 * 1024
 _OURS = "jobpipe: "  # before the last sentence of a program
 _QUIET = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO) ")
 _POLL_SECONDS = 0.05
-_started: list[subprocess.Popen[bytes]] = []  # they live on; an object that goes would say so
+_started: list[subprocess.Popen[bytes]] = []  # they live on; Popen warns when it is garbage-collected
 
 
 def require_server(config: Config) -> ServerAddress:
@@ -46,7 +46,7 @@ def ensure_server(config: Config, config_file: Path | None) -> ServerAddress:
     """Return where this home's server is; with the embedded registry, one is started if none runs.
 
     Raises:
-        LinkBroken: none runs, and the registry is not embedded: where the server runs is for people to decide.
+        LinkBroken: none runs, and the registry is not embedded: an operator chooses its host.
         JobpipeError: it cannot be started; with the end of its log.
         WaitTimeout: it does not serve in time.
     """
@@ -86,7 +86,7 @@ def _wait_until_running(
     while time.monotonic() < deadline:
         if (address := ServerAddress.local(config)) is not None:
             return address
-        # Of two commands that start one at once, one server ends; the other one is waited for.
+        # If two commands race, one server exits; the other one is waited for.
         if process is not None and process.poll() is not None and not files.running():
             raise JobpipeError(f"the control server did not start: {_failure_reason(files.log, begin)}")
         if process is None and not files.running():

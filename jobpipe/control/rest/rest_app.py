@@ -104,7 +104,7 @@ class Api:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if self._waiting >= WAITING:
-            raise WaitTimeout(f"{WAITING} requests are waiting for the server already; try again in a moment")
+            raise WaitTimeout(f"server busy: {WAITING} requests are queued; try again in a moment")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -153,7 +153,7 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = f"{request.method} {short_repr(request.url.path)}"
     remedy = f"GET {OPENAPI} lists all addresses"
-    said = f"{what}: there is no such address" if status == 404 else f"{what} is not possible"
+    said = f"{what}: not found" if status == 404 else f"{what}: method not allowed"
     response = _problem(JobpipeError(f"{said}; {remedy}"), status)
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def alerts_of(tree: Mapping[str, Any], folder: Path) -> tuple[AlertSpec, ...]:
-    """Return the alerts; of those that cannot be read here any more a word is logged.
+    """Return the alerts; those that can no longer be read are logged.
 
     Args:
         tree: a file that was found right, as a plain value.

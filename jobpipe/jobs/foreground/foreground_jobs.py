@@ -44,7 +44,7 @@ class JobView:
         attempts: how many there were in this run.
         seconds: since it was started, or, once it has ended, how long it ran.
         detail: of a failure or a restart why; "" otherwise.
-        batches, rows: what its attempts have done. Of one on a cluster it is known when it has ended.
+        batches, rows: what its attempts have done. For an attempt on a cluster, known only after it ends.
         log: the file where it says more.
         cause: the line of the exception that ended it, also part of ``detail``; "" if that is not known.
         rows_per_second: lately; of a job that has ended, on average.
@@ -253,7 +253,7 @@ class ForegroundJobs:
         lately = throughput.add(time.monotonic(), rows)[0] if not run.is_over else throughput.overall()[0]
         state, detail = run.state, self._detail(name, run, attempt, now)
         if not run.is_over and (why := self._given_up(name)) is not None:
-            state, detail = JobState.LOST, f"it is not known whether it has ended: {why}"
+            state, detail = JobState.LOST, f"unknown whether it has exited: {why}"
         cause = self._causes.get(name, "")
         cluster = self._context.pipeline.launcher.plugin.cluster
         return JobView(

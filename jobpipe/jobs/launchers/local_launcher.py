@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class _Launched:
-    """A process, such that it is known for certain also after a restart of this program."""
+    """A process, identified so that it is recognised after a restart of this program."""
 
     host: str
     boot: str

@@ -150,7 +150,7 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseHolder:
-    """The process that had the lease, or, of a launcher of this host, that runs here: proof of its end.
+    """The process that had the lease, or, for a local launcher, the attempt's own process: used to prove its end.
 
     Attributes:
         since: when it was first seen to have the lease, 0.0: it never was.

@@ -130,7 +130,8 @@ def judge(facts: Facts) -> Assessment:
     free = facts.lease is LeaseOf.NONE
     if facts.end not in (EndOf.NONE, EndOf.OLDER):
         if facts.end is EndOf.STOPPED and facts.order is OrderOf.RUN and not facts.stopping:
-            return Assessment(state=JobState.FAILED, step=Step.RECORD, free=free, detail="it was stopped from outside")
+            why = "stopped by something other than jobpipe"
+            return Assessment(state=JobState.FAILED, step=Step.RECORD, free=free, detail=why)
         if facts.end is EndOf.FAILED and facts.canceled:
             return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=KILLED_DETAIL)
         return Assessment(state=JobState(facts.end.value), step=Step.RECORD, free=free)
@@ -161,7 +162,7 @@ def _order_missing(facts: Facts) -> Step:
 
 
 def _waits_for(facts: Facts) -> str:
-    return "" if facts.lease is LeaseOf.NONE else "it waits for the lease, which another attempt still holds"
+    return "" if facts.lease is LeaseOf.NONE else "waiting for another attempt to release the lease"
 
 
 def _with_lease(facts: Facts, launcher: LauncherAnswer) -> Assessment:
@@ -202,6 +203,6 @@ def _lost(facts: Facts, free: bool) -> Assessment:
         detail = f"{why}, and it has no lease; it may still run"
         return Assessment(state=JobState.LOST, step=_order_missing(facts), detail=detail)
     if facts.order in (*_FENCED, OrderOf.OTHER):
-        detail = "it was lost, and an operator gave it up"
+        detail = "it was lost, and abandoned by an operator"
         return Assessment(state=JobState.CANCELED, step=Step.RECORD, free=free, detail=detail)
     return Assessment(state=None, step=Step.FENCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 REPLACED_DETAIL = "another run of this pipeline has taken its place"
-KILLED_DETAIL = "it was ended in the middle; its last micro-batch is repeated"
+KILLED_DETAIL = "killed during a micro-batch, which will be repeated"
 MISCONFIGURED_TEXT = "it cannot begin: its file or configuration is wrong"
 
 

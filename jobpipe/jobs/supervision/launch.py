@@ -80,7 +80,7 @@ def start_attempt(
             return LaunchResult.AGAIN, ""
         if run.attempts or not context.takes_over:
             who = f"an earlier attempt, process {found.lease.pid} on {found.lease.host}"
-            return LaunchResult.WAIT, f"it waits for the lease of {who}, run {found.lease.run}"
+            return LaunchResult.WAIT, f"waiting for {who}, run {found.lease.run}, to release the lease"
     number = max(job.last_attempt, 0 if found.order is None else found.order.attempt) + 1
     here = PidScope.here()
     attempt = AttemptRow(

@@ -40,7 +40,7 @@ def process_status(holder: LeaseHolder) -> LaunchStatus:
 
 
 def has_rebooted(holder: LeaseHolder | None) -> bool:
-    """Whether it ran on this host, and the host has booted since: then nothing of it lives.
+    """Whether it ran on this host, and the host has booted since, so none of its processes is alive.
 
     False where a host has no boot id. A container that is made again with the same host name, on the same boot, proves
     nothing.

@@ -124,7 +124,7 @@ class DeadLetters:
     def handle(self, batch: DataFrame, batch_id: int, write: Callable[[DataFrame, int], None]) -> None:
         """Publish the dead letters of a micro-batch, and then write its good rows.
 
-        What becomes of a row if it is dead at one look and good at the next: it is published as a dead letter, and may
+        What becomes of a row if two evaluations disagree: it is published as a dead letter, and may
         be written as well. It is not lost.
 
         Raises:

@@ -222,17 +222,18 @@ _FLOW_NEEDS = {
 
 
 def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
-    """What a bounded run has not, and what only a bounded run has."""
+    """Keys that a bounded run does not accept, and those that only a bounded run accepts."""
     spec = job.spec
     if job.mode is Mode.BATCH:
         if spec.trigger is not None:
-            yield ("trigger",), "a BATCH job has none", "leave it out: a run reads all between its bounds", "error"
+            remedy = "leave it out: a run reads all between its bounds"
+            yield ("trigger",), "not supported in a BATCH job", remedy, "error"
         for stage in job.sinks:
             if Mode.BATCH not in stage.plugin.modes:
                 what = f"sink {stage.type} is for streams, and the job is BATCH"
                 yield _below(job, stage), what, "use another sink, or leave out execution.runtime-mode", "error"
             elif "output-mode" in _given(pipeline, stage):
-                yield (*_below(job, stage), "output-mode"), "a BATCH job has none", "leave it out", "error"
+                yield (*_below(job, stage), "output-mode"), "not supported in a BATCH job", "leave it out", "error"
         return
     for stage in job.sinks:
         if Mode.STREAMING not in stage.plugin.modes:
@@ -244,7 +245,7 @@ def _modes(pipeline: Pipeline, job: Job) -> Iterator[Finding]:
             yield _below(job, stage), what, "give execution: {runtime-mode: BATCH}, or leave it out", "error"
     trigger = spec.trigger
     if trigger is not None and trigger.available_now and trigger.processing_time is not None:
-        yield ("trigger",), "it has two triggers", "give available-now or processing-time", "error"
+        yield ("trigger",), "two triggers are given", "give available-now or processing-time", "error"
 
 
 def _schedule(pipeline: Pipeline, job: Job) -> Iterator[Finding]:

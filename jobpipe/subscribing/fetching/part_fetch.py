@@ -82,7 +82,7 @@ def fetch(wanted: FetchRange, config: Config, accept: Accept = None, *, skip: in
         DataLoss: the range does not fit the log any more.
         SegmentCorrupt: committed bytes are damaged or missing.
         LinkError, TopicNotFound: it was not served within ``read.timeout``; HostAway names the host server.
-        NotAuthorized: the server refuses us, or what the registry names is, again and again, none that we trust.
+        NotAuthorized: the server refuses us, or the registry repeatedly leads to an untrusted server.
     """
     done, damaged, endpoint = skip, 0, Endpoint.parse(wanted.data)
     attempts = Attempts(config.read_timeout, session=config.registry_session_timeout)

@@ -192,7 +192,7 @@ REPLACED = view(JobState.CANCELED, "another run of this pipeline has taken its p
         ([view(), REPLACED], None, False, 1),
         ([view(JobState.STOPPED)], None, True, 1),
         ([view(JobState.STOPPED)], signal.SIGINT, False, 130),
-        ([view(JobState.CANCELED, "it was ended in the middle")], signal.SIGTERM, False, 143),
+        ([view(JobState.CANCELED, "killed during a micro-batch")], signal.SIGTERM, False, 143),
         ([FAILED, view(JobState.STOPPED)], signal.SIGINT, False, 1),
     ],
 )

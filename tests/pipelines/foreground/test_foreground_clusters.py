@@ -230,7 +230,7 @@ def test_canceled_while_nobody_can_say_whether_it_runs(world: World, monkeypatch
     job.kill()
     view = world.end()
     assert view.state is JobState.LOST
-    assert view.detail == "it is not known whether it has ended: the master is away"
+    assert view.detail == "unknown whether it has exited: the master is away"
     assert set(world.launcher.canceled) == {"1"}
 
 
@@ -259,7 +259,7 @@ def test_a_master_that_knows_nothing_of_it_keeps_no_stopped_run(world: World, mo
     job.stop()
     view = world.end()
     assert view.state is JobState.LOST
-    assert view.detail.startswith("it is not known whether it has ended: the master is away")
+    assert view.detail.startswith("unknown whether it has exited: the master is away")
 
 
 def test_a_driver_that_no_cancel_ends_keeps_no_killed_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,5 +272,5 @@ def test_a_driver_that_no_cancel_ends_keeps_no_killed_run(world: World, monkeypa
     world.wait(JobState.RUNNING)
     job.kill()
     view = world.end()
-    assert (view.state, view.detail) == (JobState.LOST, "it is not known whether it has ended: it does not end")
+    assert (view.state, view.detail) == (JobState.LOST, "unknown whether it has exited: it does not end")
     world.launcher.heeds = 1

@@ -315,7 +315,7 @@ def test_it_takes_the_job_from_a_run_that_is_under_way(world: World) -> None:
     job = world.start()
     assert world.attempt().number == 5
     assert world.order == Order("r1", 5, "run")
-    eventually(lambda: "waits for the lease" in job.view.detail)
+    eventually(lambda: "to release the lease" in job.view.detail)
     other.jobs.release_lease(*JOB, EndRecord("r0", 4, "CANCELED", 1.5e9))
     world.leave(world.run(5), 5, "FINISHED", 0)
     assert world.end().state is JobState.FINISHED
@@ -711,7 +711,7 @@ def test_a_registry_that_stays_away_keeps_no_stopped_run(world: World, monkeypat
     job.stop()
     view = world.end()
     assert view.state is JobState.LOST
-    assert view.detail.startswith("it is not known whether it has ended: registry memory is not available")
+    assert view.detail.startswith("unknown whether it has exited: registry memory is not available")
 
 
 def test_files_that_cannot_be_removed_do_not_keep_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
