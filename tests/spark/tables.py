@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,13 @@ class Tables(ABC):
     text: str
     """The type of a text that may be a key."""
     nocase: str
-    """The same, for one that does not tell cases apart; PostgreSQL has none beforehand."""
+    """The same, for one that does not tell cases apart."""
+    refusal: str
+    """In a trigger: refuses a row whose text is ``raise``, with a value of it in the error."""
+    cut: str
+    """In a trigger before inserts: ends the connection at row 50. SQLite has no connections."""
+    mended: str
+    """Removes that trigger."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -47,8 +54,16 @@ class Tables(ABC):
         """Return the names of the staging tables."""
 
     @abstractmethod
-    def trigger(self, when: str, body: str) -> None:
-        """Make trigger ``see`` of table ``t``: ``when`` such as AFTER INSERT, ``body`` one statement."""
+    def trigger(self, when: str, body: str, table: str = "t") -> None:
+        """Make a trigger: ``when`` such as AFTER INSERT, ``body`` one statement."""
+
+    @abstractmethod
+    def holding(self) -> contextlib.AbstractContextManager[None]:
+        """Hold a lock that a micro-batch of row 1 needs."""
+
+    def named(self, table: str) -> str:
+        """Return the name of a table as the sink is given it."""
+        return table
 
     def table(self, columns: str) -> None:
         """Make table ``t`` again."""
@@ -64,7 +79,7 @@ class Tables(ABC):
         return self.sql("SELECT job, target, fence, query, batch FROM jobpipe_ledger ORDER BY 1, 2")
 
     def context(self, mode: Mode = Mode.STREAMING, job: str = "job", run: str = "run-1") -> JobContext:
-        """Return what the sink is told."""
+        """Return what the sink knows of its job."""
         return JobContext(
             pipeline="p",
             job=job,
@@ -78,7 +93,7 @@ class Tables(ABC):
     def sink(self, **options: Any) -> JdbcUpsertSink:
         """Return a sink; options have ``_`` for ``-``."""
         given = {
-            "table": "t",
+            "table": self.named("t"),
             "keys": "id",
             **self.where(),
             **{name.replace("_", "-"): value for name, value in options.items()},
@@ -113,6 +128,10 @@ class PostgresTables(Tables):
     """In a schema of PostgreSQL."""
 
     text = "text"
+    nocase = "text COLLATE nocase"
+    refusal = "IF new.text = 'raise' THEN RAISE EXCEPTION 'secret of %', new.id; END IF"
+    cut = "IF new.id = 50 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF"
+    mended = "DROP FUNCTION see_13 CASCADE"
 
     def __init__(self, spark: SparkSession, folder: Path, server: postgres.Postgres, schema: str) -> None:
         self.postgres = server
@@ -120,6 +139,7 @@ class PostgresTables(Tables):
         self.secret = folder / "password"
         self.secret.write_text(postgres.PASSWORD)
         self.secret.chmod(0o600)
+        self.sql("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
         super().__init__(spark, folder)
 
     def sql(self, statement: str) -> Rows:
@@ -131,12 +151,11 @@ class PostgresTables(Tables):
 
     def where(self) -> dict[str, Any]:
         """Return the sink's options that say where."""
-        return {
-            "url": self.postgres.url,
-            "table": f"{self.schema}.t",
-            "user": postgres.SUPERUSER,
-            "password": f"file:{self.secret}",
-        }
+        return {"url": self.postgres.url, "user": postgres.SUPERUSER, "password": f"file:{self.secret}"}
+
+    def named(self, table: str) -> str:
+        """Return the name of a table as the sink is given it."""
+        return f"{self.schema}.{table}"
 
     def stagings(self) -> list[str]:
         """Return the names of the staging tables."""
@@ -150,12 +169,21 @@ class PostgresTables(Tables):
         """Make table ``t`` again."""
         self.sql(f"DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t ({columns})")
 
-    def trigger(self, when: str, body: str) -> None:
-        """Make trigger ``see`` of table ``t``."""
+    def trigger(self, when: str, body: str, table: str = "t") -> None:
+        """Make a trigger, which finds the schema's tables."""
+        name = f"see_{len(when)}"
         self.sql(
-            f"CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN {body}; RETURN new; END $f$; "
-            f"CREATE TRIGGER see {when} ON t FOR EACH ROW EXECUTE FUNCTION see()"
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = {self.schema} "
+            f"AS $f$ BEGIN {body}; RETURN new; END $f$; "
+            f"CREATE TRIGGER {name} {when} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()"
         )
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold a lock of the table."""
+        with self.postgres.connect() as other, other.transaction():
+            other.execute(f"LOCK TABLE {self.schema}.t")
+            yield
 
 
 class MariaDbTables(Tables):
@@ -163,6 +191,9 @@ class MariaDbTables(Tables):
 
     text = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     nocase = "varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+    refusal = "IF new.text = 'raise' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'secret of 1'; END IF"
+    cut = "IF new.id = 50 THEN KILL CONNECTION_ID(); END IF"
+    mended = "DROP TRIGGER see_13"
 
     def __init__(self, spark: SparkSession, folder: Path, server: mariadb.MariaDb, database: str) -> None:
         self.server = server
@@ -184,9 +215,17 @@ class MariaDbTables(Tables):
         """Return the names of the staging tables."""
         return [str(name) for (name,) in self.sql("SHOW TABLES LIKE 'jobpipe\\_staging\\_%'")]
 
-    def trigger(self, when: str, body: str) -> None:
-        """Make trigger ``see`` of table ``t``."""
-        self.sql(f"CREATE TRIGGER see_{len(when)} {when} ON t FOR EACH ROW {body}")
+    def trigger(self, when: str, body: str, table: str = "t") -> None:
+        """Make a trigger."""
+        self.sql(f"CREATE TRIGGER see_{len(when)} {when} ON {table} FOR EACH ROW {body}")
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold a lock of row 1."""
+        with contextlib.closing(self.server.connect(self.database)) as other:
+            other.begin()
+            other.cursor().execute("SELECT * FROM t WHERE id = 1 FOR UPDATE")
+            yield
 
 
 class SqliteTables(Tables):
@@ -194,6 +233,7 @@ class SqliteTables(Tables):
 
     text = "text"
     nocase = "text COLLATE NOCASE"
+    refusal = "SELECT RAISE(ABORT, 'secret of 1') WHERE new.text = 'raise'"
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.file = folder / "rows of #50%.db"
@@ -212,6 +252,13 @@ class SqliteTables(Tables):
         """Return the names of the staging tables."""
         return [str(name) for (name,) in self.sql("SELECT name FROM sqlite_master WHERE name LIKE 'jobpipe_staging_%'")]
 
-    def trigger(self, when: str, body: str) -> None:
-        """Make trigger ``see`` of table ``t``."""
-        self.sql(f"CREATE TRIGGER see_{len(when)} {when} ON t FOR EACH ROW BEGIN {body}; END")
+    def trigger(self, when: str, body: str, table: str = "t") -> None:
+        """Make a trigger."""
+        self.sql(f"CREATE TRIGGER see_{len(when)} {when} ON {table} FOR EACH ROW BEGIN {body}; END")
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold the lock of the file."""
+        with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
 
 from jobpipe.config.types.secrets import Secret
 from jobpipe.errors import (
@@ -24,7 +23,6 @@ from jobpipe.errors import (
     SchemaMismatch,
 )
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
-from jobpipe.pipelines.sinks.jdbc import staging_copy
 from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.databases.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
@@ -51,24 +49,6 @@ def test_values_that_a_server_refuses(maria: MariaDbTables, columns: str, row: t
         maria.write(sink, 0, [row])
     assert not any(word in f"{caught.value} {caught.value.fields}" for word in ("secret", "99999"))
     assert maria.rows() == []
-
-
-@pytest.mark.parametrize("where", ["the transaction", "a task"])
-def test_a_connection_that_is_cut(maria: MariaDbTables, where: str) -> None:
-    """In the middle of the work: an error, and nothing of the batch; the repeat gives the exact table."""
-    sink = maria.opened()
-    maria.write(sink, 0, [(1, "a", 1)])
-    table = "t" if where == "the transaction" else maria.stagings()[0]
-    maria.sql(
-        f"CREATE TRIGGER cut BEFORE INSERT ON {table} FOR EACH ROW IF new.id = 50 THEN KILL CONNECTION_ID(); END IF"
-    )
-    rows = [(number, "b", number) for number in range(1, 101)]
-    with pytest.raises(LinkBroken, match=r"MySQL at 127"):
-        maria.write(sink, 1, rows)
-    assert maria.rows() == [(1, "a", 1)]
-    maria.sql("DROP TRIGGER cut")
-    maria.write(maria.opened(), 1, rows)
-    assert maria.rows() == rows
 
 
 def test_staging_tables_of_earlier_attempts(maria: MariaDbTables) -> None:
@@ -170,36 +150,22 @@ def test_keys_of_a_server() -> None:
         pass
 
 
-@pytest.mark.parametrize("moment", ["before the copy", "after the commit"])
-def test_a_later_attempt_drops_staging(maria: MariaDbTables, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """The earlier one is told that it is fenced; what it has written is written."""
+def test_a_later_attempt_drops_staging_after_the_commit(maria: MariaDbTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the earlier one has written is written."""
     first = maria.opened()
     later: list[JdbcUpsertSink] = []
-    if moment == "before the copy":
-        copy = staging_copy.copy_rows
+    tidy = MySqlTarget._tidy
 
-        def overtaken(frame: DataFrame, order: staging_copy.CopyOrder) -> staging_copy.Copied:
+    def overtaken(target: MySqlTarget, connection: Any) -> None:
+        if not later:
             later.append(maria.opened())
-            return copy(frame, order)
+        tidy(target, connection)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(staging_copy, "copy_rows", overtaken)
-            with pytest.raises(Fenced, match="is gone, as after a later attempt has opened"):
-                maria.write(first, 0, [(1, "a", 1)])
-        assert maria.rows() == []
-    else:
-        tidy = MySqlTarget._tidy
-
-        def overtaken_late(target: MySqlTarget, connection: Any) -> None:
-            if not later:
-                later.append(maria.opened())
-            tidy(target, connection)
-
-        monkeypatch.setattr(MySqlTarget, "_tidy", overtaken_late)
-        maria.write(first, 0, [(1, "a", 1)])
-        assert maria.rows() == [(1, "a", 1)]
-        maria.write(later[0], 0, [(1, "twice", 1)])
-        assert maria.rows() == [(1, "a", 1)]
+    monkeypatch.setattr(MySqlTarget, "_tidy", overtaken)
+    maria.write(first, 0, [(1, "a", 1)])
+    assert maria.rows() == [(1, "a", 1)]
+    maria.write(later[0], 0, [(1, "twice", 1)])
+    assert maria.rows() == [(1, "a", 1)]
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -283,7 +249,7 @@ def test_a_server_that_demands_primary_keys(maria: MariaDbTables) -> None:
 
 
 def test_a_ledger_that_was_deleted(maria: MariaDbTables) -> None:
-    """Fences begin again; a staging table with the number of one is in nobody's way."""
+    """Fences begin again; a staging table with the number of one does no harm."""
     for _ in range(2):
         maria.opened()
     maria.sql("DELETE FROM jobpipe_ledger")
