@@ -20,7 +20,7 @@ from tests.spark.kit import Place, as_a_user, until
 if TYPE_CHECKING:
     from tests.databases.mariadb import MariaDb
     from tests.databases.postgres import Postgres
-    from tests.spark.tables import MariaDbTables, PostgresTables, SqliteTables
+    from tests.spark.jdbc.tables import MariaDbTables, PostgresTables, SqliteTables
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +97,7 @@ def only_our_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def maria(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Iterator[MariaDbTables]:
     """A database of the test's own; in the end no connection is left."""
-    from tests.spark.tables import MariaDbTables
+    from tests.spark.jdbc.tables import MariaDbTables
 
     with mariadb.database() as name:
         yield MariaDbTables(spark, tmp_path, mariadb, name)
@@ -107,7 +107,7 @@ def maria(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Iterator[Mar
 @pytest.fixture
 def post(spark: SparkSession, postgres: Postgres, tmp_path: Path) -> Iterator[PostgresTables]:
     """A schema of the test's own; in the end no connection is left."""
-    from tests.spark.tables import PostgresTables
+    from tests.spark.jdbc.tables import PostgresTables
 
     with postgres.schema() as schema:
         yield PostgresTables(spark, tmp_path, postgres, schema)
@@ -117,6 +117,6 @@ def post(spark: SparkSession, postgres: Postgres, tmp_path: Path) -> Iterator[Po
 @pytest.fixture
 def lite(spark: SparkSession, tmp_path: Path) -> SqliteTables:
     """A file of the test's own."""
-    from tests.spark.tables import SqliteTables
+    from tests.spark.jdbc.tables import SqliteTables
 
     return SqliteTables(spark, tmp_path)

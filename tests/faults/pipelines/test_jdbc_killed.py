@@ -19,7 +19,7 @@ import psycopg
 import pymysql
 import pytest
 
-from tests import mariadb as mariadb_kit
+from tests.databases import mariadb as mariadb_kit
 from tests.databases.mariadb import MariaDb
 from tests.databases.postgres import PASSWORD, SUPERUSER, Postgres
 from tests.faults.pipelines.jdbc_program import UpsertOrder, expected

@@ -18,7 +18,7 @@ from jobpipe.errors import PipelineError
 from jobpipe.jobs.foreground import dry_run
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.loading.scaffold import copy_example
-from tests import pages
+from tests.docs import pages
 from tests.docs.pages import block
 from tests.pipelines.running import write_pipeline
 

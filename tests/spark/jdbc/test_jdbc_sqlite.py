@@ -11,7 +11,7 @@ from jobpipe.errors import (
     ConfigError,
     LinkTimeout,
 )
-from tests.spark.tables import SqliteTables
+from tests.spark.jdbc.tables import SqliteTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

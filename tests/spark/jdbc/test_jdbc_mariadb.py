@@ -27,7 +27,7 @@ from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from tests.databases.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
 from tests.registry.zookeeper.secured import Authority
-from tests.spark.tables import MariaDbTables
+from tests.spark.jdbc.tables import MariaDbTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -33,8 +33,8 @@ from jobpipe.errors import (
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.sinks.jdbc import staging_copy
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
+from tests.spark.jdbc.tables import Rows, SqliteTables, Tables
 from tests.spark.kit import PATIENCE, forget_commit
-from tests.spark.tables import Rows, SqliteTables, Tables
 
 # ruff: noqa: S608 - names of the tests' own
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

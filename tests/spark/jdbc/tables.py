@@ -16,7 +16,7 @@ from jobpipe.pipelines.file.spec import Mode, TriggerSpec
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from jobpipe.spark.termination.query_stop import QUERY_ID
-from tests import mariadb, postgres
+from tests.databases import mariadb, postgres
 
 Rows = list[tuple[Any, ...]]
 SCHEMA = "id int, text string, n bigint"

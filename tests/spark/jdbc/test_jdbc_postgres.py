@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 
 from jobpipe.errors import ConfigError, JobpipeError, LinkBroken, NotAuthorized, SchemaMismatch
 from jobpipe.pipelines.sinks.jdbc import staging_copy
-from tests.postgres import PASSWORD
-from tests.spark.tables import PostgresTables, Rows
+from tests.databases.postgres import PASSWORD
+from tests.spark.jdbc.tables import PostgresTables, Rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -210,7 +210,7 @@ def test_the_secret_shows_nowhere(post: PostgresTables, monkeypatch: pytest.Monk
 
 def test_rights(post: PostgresTables) -> None:
     """Those that the page names are enough; without them it is said which one is missing."""
-    from tests.pages import block
+    from tests.docs.pages import block
 
     role = f"writer_{post.schema}"
     statements = block("docs/jdbc-upsert.md", "grants").replace("shop.orders", "shop.t").replace("shop", post.schema)
