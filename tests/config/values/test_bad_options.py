@@ -1,4 +1,4 @@
-"""Each wrong value of each option of the source is told, with option, value and what was expected, and nothing else."""
+"""Each wrong value of each option of the source gives one error: option, value, and what was expected."""
 
 from __future__ import annotations
 
