@@ -1,5 +1,7 @@
-"""Record batches in exactly the form that is asked for: Spark checks the first batch of a task, and crashes on a later
-bad one, so every batch is cast; a flow's function gets them all in one form too.
+"""Record batches in exactly the form that is asked for.
+
+Spark checks the first batch of a task, and crashes on a later bad one, so every batch is cast. A flow's function gets
+them all in one form too.
 
 What may be cast to what is decided by type before: :mod:`jobpipe.spark.schema.spark_evolution`,
 :mod:`jobpipe.arrow.arrow_evolution`. Nothing here narrows what they let pass.

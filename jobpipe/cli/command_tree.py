@@ -1,4 +1,4 @@
-"""The tree of commands: in which module each is, under which heading `--help` lists it, and names of before 0.1."""
+"""The tree of commands: in which module each is, under which heading `--help` lists it, and old names, until 0.2."""
 
 from __future__ import annotations
 

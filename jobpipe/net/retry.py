@@ -1,4 +1,8 @@
-"""Retry policy: exponential back-off with full jitter, attempts, deadlines. Pure: nothing in here sleeps."""
+"""Retry policy: exponential back-off with full jitter, attempts, deadlines. Pure: nothing in here sleeps.
+
+Fetches of data and the tasks of flows use :class:`Attempts`. A subscriber's control link does not end, and has its own
+back-off: ``TopicFollower._follow`` (subscribing/topic_follower.py).
+"""
 
 from __future__ import annotations
 

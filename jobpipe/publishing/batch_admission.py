@@ -1,4 +1,7 @@
-"""Exactly once at the publisher: whether a batch is sealed already, or may be written; what its writer must know."""
+"""Exactly once at the publisher: whether a batch is sealed already, or may be written; what its writer must know.
+
+The final word is the seal's, in the coordinator: :mod:`jobpipe.store.log.seal`.
+"""
 
 from __future__ import annotations
 

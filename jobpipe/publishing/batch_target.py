@@ -1,5 +1,4 @@
-"""Where one batch's segments go: to the host server here, straight into a spool that this host reaches, or else to the
-coordinator.
+"""Where one batch's segments go: to the host server here, into a spool that this host reaches, or to the coordinator.
 
 A target travels to Spark tasks: paths, numbers, and what lets them write this batch and to the log's place at host
 servers, which is shown nowhere. The job's own secret stays in the driver.

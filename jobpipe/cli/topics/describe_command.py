@@ -1,6 +1,7 @@
 """``jobpipe topics describe``: all facts of one topic, from its coordinator.
 
-What it shows comes from ``ServedTopic.status`` (coordinator/topic/served_topic.py) and store/log/catalog_status.py.
+What it shows comes from ``ServedTopic.status`` (coordinator/topic/served_topic.py) and store/log/catalog_status.py; the
+endpoints, host servers and identities are added by ``AdminHandlers._status`` (coordinator/handlers/admin_handlers.py).
 """
 
 from __future__ import annotations

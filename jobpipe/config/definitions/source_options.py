@@ -1,7 +1,8 @@
 """The definition of every option of ``format("jobpipe")``: name, type, default, documentation, what goes with what.
 
 Parsing, ``jobpipe config explain`` and docs/options.md read it from here. Names and meanings are those of Spark's Kafka
-source wherever it has them.
+source wherever it has them. A new option is added here: a plain value as a field of :class:`PlainOptions`, any other
+one in ``SOURCE_OPTIONS`` and in :mod:`jobpipe.spark.options.read_options`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sends alerts to webhooks, patiently and within bounds: one that does not answer delays no other one."""
+"""Sends alerts to webhooks, patiently and within bounds: one that does not answer delays no other one.
+
+It is in memory alone. The control server stores which alerts wait: :mod:`jobpipe.control.job_alerts`.
+"""
 
 from __future__ import annotations
 

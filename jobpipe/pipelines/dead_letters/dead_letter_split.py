@@ -1,4 +1,8 @@
-"""Dead letters: the rows that a stage could not take, published with their errors before the good rows are written."""
+"""Dead letters: the rows that a stage could not take, published with their errors before the good rows are written.
+
+A stage marks such rows: a transform in ``apply_tolerant`` (column ``DEAD``), a source of files by what its parser could
+not read (``UNPARSED``).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A file to a checked pipeline: read, parameters interpolated, every section and every plug-in's options checked.
 
-All problems are found before any is reported. Nothing of the user's is imported; plug-ins that the file names are.
+A submitted file is loaded by the client, which knows its lines; by the server, for the plan and for the submission;
+and by each attempt, out of its snapshot. All problems are found before any is reported. Nothing of the user's is
+imported; plug-ins that the file names are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Sinks of Spark's own formats, each by its name, with Spark's own keys under ``options``."""
+"""Sinks of Spark's own formats, each by its name, with Spark's own keys under ``options``.
+
+Where exactly once of files is decided: of a stream by Spark's own log of the folder (:meth:`FormatSink.start`, and
+``FileLog.claim`` in :mod:`jobpipe.pipelines.file_formats.file_sink_log`), which needs a job with this sink alone and
+without dead letters; of a BATCH run by :mod:`jobpipe.pipelines.sinks.staged_files`.
+"""
 
 from __future__ import annotations
 
