@@ -116,7 +116,7 @@ def test_the_command_lists_and_ends_leases(bus: Bus, reader: BlockingLink, tmp_p
     take(reader, "mine")
     file = tmp_path / "jobpipe.yaml"
     file.write_text(json.dumps(bus.config().to_dict()))
-    run = lambda *words: CliRunner().invoke(cli, ["--config", str(file), "leases", *words])  # noqa: E731
+    run = lambda *words: CliRunner().invoke(cli, ["--config", str(file), "topics", "leases", *words])  # noqa: E731
     told = run("list", bus.topic)
     assert name("mine") in told.output, told.output
     assert f"would end lease {name('mine')}" in run("drop", bus.topic, name("mine"), "--dry-run").output

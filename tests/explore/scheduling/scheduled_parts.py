@@ -31,6 +31,7 @@ from jobpipe.errors import JobpipeError, LinkClosed
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.link_timeouts import LinkTimeouts
 from jobpipe.net.servers.served_link import ServedLink
+from jobpipe.operations.status_operations import HostStatus
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
 from jobpipe_registry.registry_errors import Unavailable
 from tests.explore.interleaving.interleave_steps import Changed
@@ -139,8 +140,8 @@ class _Hosts:
                 for name in await topic.run(topic.store.cleaner.orphans, names, topic.writing):
                     (folder / name).unlink(missing_ok=True)
 
-    def describe(self, kept: Any) -> list[Any]:
-        return []
+    def describe(self, kept: Any) -> dict[str, HostStatus]:
+        return {}
 
     async def served(self, topic: Any) -> dict[str, Any]:
         return {}
