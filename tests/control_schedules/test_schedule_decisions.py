@@ -16,10 +16,8 @@ from jobpipe.jobs.schedules.schedule_decisions import (
     decide,
     repeated,
     skipped,
-    state_of,
 )
 from jobpipe.jobs.schedules.schedule_rule import Interval, Rule
-from jobpipe.pipelines.model.job_states import JobState
 from tests.control_schedules.rules import at, rule, span
 
 
@@ -151,14 +149,6 @@ def test_without_self_depend_a_failed_run_holds_nothing_up() -> None:
 
 
 # -- what people do
-
-
-def test_states_of_runs() -> None:
-    expected = {JobState.FINISHED: "SUCCEEDED", JobState.FAILED: "FAILED", JobState.CANCELED: "FAILED"}
-    expected[JobState.STOPPED] = "FAILED"
-    assert {state: state_of(state).value for state in JobState} == {
-        state: expected.get(state, "RUNNING") for state in JobState
-    }
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from itertools import islice
 
 from jobpipe.errors import ConfigError, ControlConflict
 from jobpipe.jobs.schedules.schedule_rule import Interval, Rule
-from jobpipe.pipelines.model.job_states import ENDED, JobState
 
 MOST_BACKFILLED = 10_000
 """Intervals of one backfill."""
@@ -42,13 +41,6 @@ class IntervalState(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     SKIPPED = "SKIPPED"  # a person abandoned it
     LEFT_OUT = "LEFT_OUT"  # it was missed, and `catchup` makes no run for it
-
-
-def state_of(run: JobState) -> IntervalState:
-    """Return how an interval stands whose run is in that state. A run that is LOST may be running."""
-    if run is JobState.FINISHED:
-        return IntervalState.SUCCEEDED
-    return IntervalState.FAILED if run in ENDED else IntervalState.RUNNING
 
 
 @dataclass(frozen=True, kw_only=True)
