@@ -16,7 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
-    *("README.md", "docs/guide.md", "docs/flow.md", "docs/pipelines.md", "docs/server.md", "docs/kafka.md"),
+    *("README.md", "docs/publish.md", "docs/subscribe.md", "docs/end.md", "docs/retention.md", "docs/replay.md"),
+    "docs/inspect.md",
+    *("docs/flow.md", "docs/pipelines.md", "docs/server.md", "docs/kafka.md"),
     "docs/deploy.md",
     *("docs/pipeline-keys.md", "docs/jdbc-upsert.md", "docs/cluster-drivers.md", "docs/schedules.md"),
     "docs/dead-letters.md",

@@ -1,4 +1,4 @@
-"""README and the guide, kafka and deploy pages: every block is run by a test, as written, or says that it is not."""
+"""README and the pages with code: every block is run by a test, as written, or says that it is not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_block_has_its_test(page: str) -> None:
 
 @pytest.mark.parametrize("each", EVERY, ids=called)
 def test_the_test_is_there(each: Block) -> None:
-    """It exists, and takes this block from the page; what is not run says so to whoever reads the page."""
+    """It exists, and takes this block from the page; its section tells the reader what is not run."""
     file, _, name = each.test.partition("::")
     text = (ROOT / file).read_text()
     assert f"def {name}(" in text

@@ -227,7 +227,7 @@ def test_the_sdist_has_what_a_maintainer_needs() -> None:
     assert {
         *("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "pyproject.toml"),
         *(
-            "docs/guide.md",
+            "docs/publish.md",
             "conf/jobpipe.yaml",
             "requirements/dev.txt",
             "tests/harness/processes.py",
@@ -294,7 +294,7 @@ def test_it_is_the_installed_one(installed: Environment) -> None:
 
 def test_the_program(installed: Environment) -> None:
     assert installed.run("jobpipe", "--version").split()[-1] == jobpipe.__version__
-    assert "Commands:" in installed.run("jobpipe", "--help")
+    assert "Look at topics and rows:" in installed.run("jobpipe", "--help")
     assert installed.run("jobpipe", "config", "check").startswith("ok:")
 
 

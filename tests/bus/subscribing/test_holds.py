@@ -27,6 +27,7 @@ from jobpipe.store.reading.boundary import Boundary
 from jobpipe.testing import Checker, NumberedRows
 from tests.bus.kit import PATIENCE, Bus, coordinator_of, kill, publish, read, until
 from tests.bus.publishing.test_backpressure import SMALL, finish, in_thread
+from tests.docs.pages import block
 from tests.docs.troubleshooting import on_page
 
 SOON = {"retention.time": "0s", "retention.ack_grace": "0s"}
@@ -38,6 +39,17 @@ def command(bus: Bus, tmp_path: Path) -> Callable[..., Result]:
     file = tmp_path / "jobpipe.yaml"
     file.write_text(json.dumps(bus.config().to_dict()))
     return lambda *words: CliRunner().invoke(cli, ["--config", str(file), *words])
+
+
+def test_the_page(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/retention.md: a hold, from a program whose settings come from its environment."""
+    for key, value in bus.config().to_dict().items():
+        monkeypatch.setenv(f"JOBPIPE__{key.removeprefix('jobpipe.').replace('.', '__').upper()}", str(value))
+    publish(bus.publisher(), NumberedRows(bus.topic), bus.journal, range(2))
+    exec(block("docs/retention.md", "hold").replace('"orders"', repr(bus.topic)), {})  # noqa: S102 - our own page
+    with Admin(bus.config()) as admin:
+        (line,) = admin.holds(bus.topic)
+    assert (line.name, line.offset) == ("nightly.audit", 0)
 
 
 @pytest.mark.slow

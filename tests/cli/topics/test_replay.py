@@ -89,7 +89,7 @@ def test_a_range_once(run: Run, file: str, source: Publisher, target: Publisher)
 
 
 def test_the_page(run: Run, file: str, source: Publisher) -> None:
-    line = block("docs/guide.md", "replay").replace('--where "amount > 100" ', "")  # tests/spark evaluates conditions
+    line = block("docs/replay.md", "replay").replace('--where "amount > 100" ', "")  # tests/spark evaluates conditions
     result = run(*shlex.split(line)[1:], file=file)
     assert (result.exit_code, result.stdout) == (0, "published 6 rows of 2 batches of orders into orders-again\n")
     assert rows(run, file, "orders-again") == list(range(3, 9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.buskit import numbers, publish, until_gone
 from tests.cli.conftest import DEADLINE, Program, Run
+from tests.docs.pages import block
 
 pytestmark = pytest.mark.zookeeper
 
@@ -45,6 +47,34 @@ def test_serve_refuses_beside_a_publisher(run: Run, start: Start, file: str, pub
     assert (code, out) == (1, "")
     assert "'shop'" in err
     assert publisher.status()["publishing"] is True
+
+
+def words(page: str, name: str) -> list[list[str]]:
+    """Return the words of each line of a page's block, without `jobpipe`."""
+    return [shlex.split(line, comments=True)[1:] for line in block(page, name).splitlines()]
+
+
+@pytest.mark.slow
+def test_the_page(run: Run, start: Start, file: str, orphaned: Publisher) -> None:
+    """docs/retention.md: a topic that is not served is listed, served again, and would be removed."""
+    listing, serving, removing = words("docs/retention.md", "keep")
+    assert "orders" in run(*listing, file=file).stdout
+    assert run(*removing, file=file).exit_code == 0
+    program = start(*serving, file=file)
+    assert program.line().startswith("serving orders at ")
+    refused = run(*removing, file=file)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    program.process.send_signal(signal.SIGTERM)
+    assert program.end()[0] == 0
+
+
+@pytest.mark.slow
+def test_the_page_of_looking(run: Run, file: str, publisher: Publisher) -> None:
+    """docs/inspect.md: each command shows something."""
+    *topics, doctor = words("docs/inspect.md", "inspect")
+    assert [run(*line, file=file).exit_code for line in topics] == [0, 0, 0, 0]
+    assert len(run(*topics[-1], "--json", file=file).stdout.splitlines()) == 5
+    assert "registry" in run(*doctor, file=file).stdout
 
 
 def test_serve_refuses_names_that_leave_the_spool(run: Run, file: str) -> None:

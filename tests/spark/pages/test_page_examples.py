@@ -1,4 +1,4 @@
-"""The Python blocks of the guide, kafka, flow and deploy pages, run as they stand there, in one session.
+"""The Python blocks of the pages publish, subscribe, end, kafka, flow and deploy, run as they stand, in one session.
 
 Only where they put things is changed: `/data` is the test's folder, settings are those of its namespace. Those of
 README.md are programs: test_first_hour.py.
@@ -31,7 +31,9 @@ from tests.spark.kit import PATIENCE, Place, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-GUIDE = "docs/guide.md"
+PUBLISH = "docs/publish.md"
+SUBSCRIBE = "docs/subscribe.md"
+END = "docs/end.md"
 KAFKA = "docs/kafka.md"
 FLOW = "docs/flow.md"
 Run = Callable[..., dict[str, Any]]
@@ -112,26 +114,36 @@ def while_it_runs(spark: SparkSession, job: Callable[[], object], look: Callable
     return found.result()
 
 
+def test_publishing_and_subscribing(spark: SparkSession, page: Run, tmp_path: Path) -> None:
+    """docs/publish.md and docs/subscribe.md: their first blocks, a job each."""
+    found = while_it_runs(
+        spark,
+        lambda: page("publish", PUBLISH, orders=orders(spark, tmp_path / "published")),
+        lambda: amounts(spark, page("subscribe", SUBSCRIBE)["orders"], "subscribed"),
+    )
+    assert found == {"a": 1.5, "b": 2.5}
+
+
 def test_the_end_of_a_topic(spark: SparkSession, page: Run, tmp_path: Path) -> None:
-    """docs/guide.md: the publisher's end mark, and the subscriber that ends by it."""
+    """docs/end.md: the publisher's end mark, and the subscriber that ends by it."""
     sink = JobPipeSink("orders", required_subscribers=["billing"], **{"coordinator.linger": "5min"})
     writer = orders(spark, tmp_path / "ended").writeStream.foreachBatch(sink).trigger(availableNow=True)
     with pytest.raises(SystemExit) as published:
-        page("end-publisher", GUIDE, query=started(writer))
+        page("end-publisher", END, query=started(writer))
     assert published.value.code == 0
     rows = spark.readStream.format("jobpipe").option("subscribe", "orders").option("name", "billing")
     rows = rows.option("startingOffsets", "earliest")
     query = started(rows.load().writeStream.format("memory").queryName("ended"))
     with pytest.raises(SystemExit) as read:
-        page("end-subscriber", GUIDE, query=query)
+        page("end-subscriber", END, query=query)
     assert read.value.code == 0
     assert spark.table("ended").count() == 2
 
 
 def test_publishing_without_spark(spark: SparkSession, own: Place, page: Run) -> None:
-    """docs/guide.md: exactly once, also when the program runs again."""
+    """docs/publish.md: exactly once, also when the program runs again."""
     for _ in range(2):
-        page("publish-plain", GUIDE)
+        page("publish-plain", PUBLISH)
     with jobpipe.publisher("payments", name="importer", config=own.config()) as payments:
         assert payments.last_batch_id == 2
         rows = own.read(spark, "payments", startingOffsets="earliest").collect()
@@ -142,7 +154,7 @@ def test_publishing_without_spark(spark: SparkSession, own: Place, page: Run) ->
 
 
 def test_following_without_spark(own: Place, page: Run) -> None:
-    """docs/guide.md: a new name begins with what comes next."""
+    """docs/subscribe.md: a new name begins with what comes next."""
 
     class Enough(Exception):
         pass
@@ -161,7 +173,7 @@ def test_following_without_spark(own: Place, page: Run) -> None:
     publisher.start()
     try:
         with pytest.raises(Enough, match="2"):
-            page("follow", GUIDE, print=show)
+            page("follow", SUBSCRIBE, print=show)
     finally:
         stop.set()
         publisher.join()
