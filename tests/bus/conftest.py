@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -40,19 +39,6 @@ def _full(key: str) -> str:
 def configure(settings_of_test: dict[str, str], config: Config) -> Callable[..., Config]:
     """Return a maker of configurations for this test's own namespace: ``configure({"acks": "all"})``."""
     return lambda changes=None: _config(settings_of_test, changes or {})
-
-
-@pytest.fixture(scope="module")
-def module_settings(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Settings whose coordinator serves all tests of a module: starting one costs over a second."""
-    yield {
-        "jobpipe.home": str(home),
-        "jobpipe.registerserver.topic.storage": f"/module-{uuid.uuid4().hex[:12]}/topics",
-        "jobpipe.registerserver.session.timeout": "4s",
-        "jobpipe.spool.dir": str(tmp_path_factory.mktemp("spool")),
-        "jobpipe.discovery.timeout": "20s",
-    }
-    end_coordinators()
 
 
 @pytest.fixture

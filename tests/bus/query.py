@@ -12,11 +12,12 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.spark.source.stream_reader import JobPipeStreamReader
 from jobpipe.spark.source.unlimited_reader import UnlimitedStreamReader
 from jobpipe.testing import Checker, Journal, NumberedRows
-from tests.bus.kit import PATIENCE
+from tests.bus.kit import PATIENCE, Bus
 
 
 def _sent(thing: Any) -> Any:
@@ -200,6 +201,51 @@ class UnlimitedQuery(Query):
             self.offsets.append(fetched)
             self.between()
         self.reader.stop()
+
+
+class Topics:
+    """Topics ``a``, ``b`` ... whose names begin alike, what was sealed into each, and queries over them."""
+
+    def __init__(self, bus: Bus, settings: dict[str, str]) -> None:
+        self.bus = bus
+        self._settings = settings
+        self._queries: list[Query] = []
+        self.rows: dict[str, NumberedRows] = {}
+        self.journals: dict[str, Journal] = {}
+        self.publishers: dict[str, Publisher] = {}
+
+    def name(self, letter: str) -> str:
+        """The topic's name."""
+        return f"{self.bus.topic}-{letter}"
+
+    def options(self, letters: str = "a", **options: str) -> dict[str, str]:
+        """Options of a ``load()``, over these topics if nothing else is said; it begins at earliest."""
+        which = {"subscribe": ",".join(self.name(letter) for letter in letters)}
+        which = {} if options.keys() & {"subscribePattern", "assign"} else which
+        return {**self._settings, **which, "name": "billing", "startingOffsets": "earliest", **options}
+
+    def query(self, letters: str = "a", **options: str) -> Query:
+        """Start a query; it is stopped with the test."""
+        made = Query(**self.options(letters, **options))
+        self._queries.append(made)
+        return made
+
+    def check(self, query: Query, letters: str = "a") -> None:
+        """Check that every row is there once and in order."""
+        for letter in letters:
+            query.check(self.rows[letter], self.journals[letter])
+
+    def drain(self, query: Query, letters: str = "a") -> None:
+        """Run until every row is there, and check them."""
+        for letter in letters:
+            name, wanted = self.name(letter), self.journals[letter].rows
+            query.until(lambda name=name, wanted=wanted: query.rows(name) >= wanted, f"rows of {letter}")
+        self.check(query, letters)
+
+    def close(self) -> None:
+        """Stop the queries."""
+        for query in self._queries:
+            query.reader.stop()
 
 
 def read_once(**options: str) -> dict[str, list[pa.RecordBatch]]:

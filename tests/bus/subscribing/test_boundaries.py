@@ -18,20 +18,20 @@ from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import SCHEMA
 from tests.bus.kit import PATIENCE, named_link, until
 from tests.bus.query import Query, read_once
-from tests.bus.subscribing.test_topics import AT_ONCE, Topics
+from tests.bus.subscribing.test_topics import AT_ONCE, Patterned
 
 FAR = 4_000_000_000_000  # milliseconds: the year 2096
 
 
 @pytest.fixture
-def topics(bus: Any, module_settings: dict[str, str]) -> Iterator[Topics]:
+def topics(bus: Any, module_settings: dict[str, str]) -> Iterator[Patterned]:
     """Topics of one's own."""
-    made = Topics(bus, module_settings)
+    made = Patterned(bus, module_settings)
     yield made
     made.close()
 
 
-def seal_apart(topics: Topics, letter: str, *batch_ids: int) -> None:
+def seal_apart(topics: Patterned, letter: str, *batch_ids: int) -> None:
     """Seal batches of which no two have the same publish time."""
     for batch_id in batch_ids:
         topics.seal(letter, batch_id)
@@ -39,7 +39,7 @@ def seal_apart(topics: Topics, letter: str, *batch_ids: int) -> None:
         until(lambda last=last: time.time() * 1000 >= last + 1, PATIENCE, "the next millisecond")
 
 
-def published(topics: Topics, letter: str) -> list[int]:
+def published(topics: Patterned, letter: str) -> list[int]:
     """Return the publish times of all batches that are there, in milliseconds."""
     name = topics.name(letter)
     catalog = CatalogReader.open(topics.publishers[letter].config.spool_dir / name, name)
@@ -71,13 +71,13 @@ def ended(query: Query) -> dict[str, int]:
     return {topic: head["n"] for topic, head in report.items() if head["ended"]}
 
 
-def stands(topics: Topics, letter: str, name: str = "billing") -> int | None:
+def stands(topics: Patterned, letter: str, name: str = "billing") -> int | None:
     """Return the acknowledged offset."""
     lines = {line["name"]: line for line in topics.publishers[letter].status()["subscriptions"]}
     return lines[name]["position"]
 
 
-def first_of(topics: Topics, **options: str) -> dict[str, Any]:
+def first_of(topics: Patterned, **options: str) -> dict[str, Any]:
     """Return where a stream begins, and let its name go."""
     query = topics.query(**options)
     try:
@@ -86,7 +86,7 @@ def first_of(topics: Topics, **options: str) -> dict[str, Any]:
         query.reader.stop()
 
 
-def to_end(topics: Topics, query: Query, **ends: int) -> None:
+def to_end(topics: Patterned, query: Query, **ends: int) -> None:
     """Run until all these topics are at their ends, and acknowledged there."""
     wanted = {topics.name(letter): n for letter, n in ends.items()}
     query.until(lambda: ended(query) == wanted and {t: query.end[t]["n"] for t in wanted} == wanted, f"{wanted}")
@@ -95,7 +95,7 @@ def to_end(topics: Topics, query: Query, **ends: int) -> None:
 
 
 @pytest.mark.slow
-def test_offsets_of_each_topic(topics: Topics) -> None:
+def test_offsets_of_each_topic(topics: Patterned) -> None:
     """-2, -1 and numbers, by JSON; the stream, and where it may a batch read, begin there."""
     for letter in "abc":
         topics.seal(letter, 0, 1, 2)
@@ -121,7 +121,7 @@ def test_offsets_of_each_topic(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_from_a_time_on(topics: Topics) -> None:
+def test_from_a_time_on(topics: Patterned) -> None:
     """The first batch published then or later; asked again before anything is committed, the answer is the same."""
     seal_apart(topics, "a", 0, 1, 2)
     name, times = topics.name("a"), published(topics, "a")
@@ -147,7 +147,7 @@ def test_from_a_time_on(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_ends_at_an_offset(topics: Topics) -> None:
+def test_a_stream_ends_at_an_offset(topics: Patterned) -> None:
     """It waits for one that is not there yet, never reads beyond it, acknowledges it, and rests although more comes."""
     topics.seal("a", 0, 1)
     name = topics.name("a")
@@ -174,7 +174,7 @@ def test_a_stream_ends_at_an_offset(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_ends_at_a_time(topics: Topics) -> None:
+def test_a_stream_ends_at_a_time(topics: Patterned) -> None:
     """When a batch of then or later is there, or when the publisher's clock has passed it with no batch at all."""
     seal_apart(topics, "a", 0, 1)
     name, times = topics.name("a"), published(topics, "a")
@@ -196,7 +196,7 @@ def test_a_stream_ends_at_a_time(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_ends_at_latest(topics: Topics) -> None:
+def test_a_stream_ends_at_latest(topics: Patterned) -> None:
     """What was there when it started, of all topics of a pattern, whichever is planned first."""
     for letter in "ab":
         topics.seal(letter, 0, 1)
@@ -213,7 +213,7 @@ def test_a_stream_ends_at_latest(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_available_now_ends_at_the_lower_of_both(topics: Topics) -> None:
+def test_available_now_ends_at_the_lower_of_both(topics: Patterned) -> None:
     """An end that is there, one that is not there yet, and none at all."""
     topics.seal("a", 0, 1, 2)
     name = topics.name("a")
@@ -233,7 +233,7 @@ def test_available_now_ends_at_the_lower_of_both(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_start_behind_its_end(topics: Topics) -> None:
+def test_a_start_behind_its_end(topics: Patterned) -> None:
     """An error where the log tells; a checkpoint that stands behind is at its end, and nothing between is no rows."""
     seal_apart(topics, "a", 0, 1, 2)
     name, times = topics.name("a"), published(topics, "a")
@@ -259,7 +259,7 @@ def test_a_start_behind_its_end(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_ends_that_are_not_there(topics: Topics) -> None:
+def test_ends_that_are_not_there(topics: Patterned) -> None:
     """A start beyond the head, or of another log, is data loss; a batch read does not wait for its end."""
     topics.seal("a", 0)
     name = topics.name("a")
@@ -274,7 +274,7 @@ def test_ends_that_are_not_there(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_start_that_was_removed(topics: Topics) -> None:
+def test_a_start_that_was_removed(topics: Patterned) -> None:
     """Data loss with its range; ``failOnDataLoss=false`` begins with what is left, says so, and counts it."""
     topics.open("a", changes=AT_ONCE).declare(SCHEMA)
     keeper = topics.query(subscribe=topics.name("a"), name="keeper")
@@ -306,19 +306,19 @@ def test_a_start_that_was_removed(topics: Topics) -> None:
     session.close()
 
 
-def test_the_plain_client(topics: Topics) -> None:
+def test_the_plain_client(topics: Patterned) -> None:
     """Begins at an offset or a time too, and refuses others."""
     seal_apart(topics, "a", 0, 1, 2)
     name, times = topics.name("a"), published(topics, "a")
     for start, wanted in ((1, [1, 2]), (datetime.fromtimestamp(times[2] / 1000, UTC), [2]), ("earliest", [0, 1, 2])):
-        client = topics._bus.subscribe("plain", starting=start, topic=name)  # type: ignore[arg-type]
+        client = topics.bus.subscribe("plain", starting=start, topic=name)  # type: ignore[arg-type]
         assert offsets({name: list(client.batches(timeout=0.2))}, name) == wanted
         client.close()
     with pytest.raises(DataLoss, match="ends at offset 3"):
-        topics._bus.subscribe("plain", starting=4, topic=name).position()  # type: ignore[arg-type]
+        topics.bus.subscribe("plain", starting=4, topic=name).position()  # type: ignore[arg-type]
 
 
-def test_a_plan_ends_inside_a_batch(topics: Topics) -> None:
+def test_a_plan_ends_inside_a_batch(topics: Patterned) -> None:
     """An end may be any position; what no protocol says is refused."""
     topics.seal("a", 0, 1)
     name, config = topics.name("a"), topics.publishers["a"].config
@@ -343,7 +343,7 @@ def test_a_plan_ends_inside_a_batch(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_schema_that_comes_behind_the_end(topics: Topics) -> None:
+def test_a_schema_that_comes_behind_the_end(topics: Patterned) -> None:
     """Concerns nobody who does not read it, also after a restart at the end."""
     topics.seal("a", 0, 1)
     name = topics.name("a")

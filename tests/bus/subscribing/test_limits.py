@@ -20,7 +20,7 @@ from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import ReadLimits
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
 from tests.bus.kit import Bus
-from tests.bus.query import Query
+from tests.bus.query import Query, Topics
 
 LATEST_SECONDS = 10.0  # one latestOffset; it waits a second at most
 
@@ -35,19 +35,8 @@ class Clock:
         return self.now
 
 
-class World:
-    """Topics with record batches of a chosen size, and queries over them that begin at earliest."""
-
-    def __init__(self, bus: Bus, settings: dict[str, str]) -> None:
-        self.bus = bus
-        self._settings = {"jobpipe.discovery.timeout": "20s", **settings}
-        self._queries: list[Query] = []
-        self.rows: dict[str, NumberedRows] = {}
-        self.journals: dict[str, Journal] = {}
-        self.publishers: dict[str, Publisher] = {}
-
-    def name(self, letter: str) -> str:
-        return f"{self.bus.topic}-{letter}"
+class World(Topics):
+    """Topics with record batches of a chosen size."""
 
     def open(self, letter: str, *, partitions: int = 2, rows: int = 40, payload: int = 16, **options: Any) -> Publisher:
         """Open a topic whose batches have ``rows`` rows in each partition."""
@@ -69,32 +58,6 @@ class World:
             ]
             with self.journals[letter].sealing(batch_id, self.rows[letter].ranges(batch_id)):
                 self.publishers[letter].seal("q", batch_id, tables, run_id="r1")
-
-    def options(self, letters: str = "a", **options: str) -> dict[str, str]:
-        which = {"subscribe": ",".join(self.name(letter) for letter in letters)} if "assign" not in options else {}
-        return {**self._settings, **which, "name": "billing", "startingOffsets": "earliest", **options}
-
-    def query(self, letters: str = "a", **options: str) -> Query:
-        """Start a query, and run the first micro-batch, which Spark runs in any case."""
-        made = Query(**self.options(letters, **options))
-        self._queries.append(made)
-        return made
-
-    def check(self, query: Query, letters: str = "a") -> None:
-        """Check that every row is there once and in order."""
-        for letter in letters:
-            query.check(self.rows[letter], self.journals[letter])
-
-    def drain(self, query: Query, letters: str = "a") -> None:
-        """Run until every row is there, and check them."""
-        for letter in letters:
-            wanted = self.journals[letter].rows
-            query.until(lambda at=letter, all=wanted: query.rows(self.name(at)) >= all, f"rows of {letter}")
-        self.check(query, letters)
-
-    def close(self) -> None:
-        for query in self._queries:
-            query.reader.stop()
 
 
 @pytest.fixture

@@ -19,38 +19,26 @@ from jobpipe.spark.source.data_source import JobPipeDataSource
 from jobpipe.testing import SCHEMA, Journal, NumberedRows
 from jobpipe_registry.topic_records import RegisterRecord
 from tests.bus.kit import Bus, publish, until
-from tests.bus.query import Query
+from tests.bus.query import Query, Topics
 
 AT_ONCE = {"retention.time": "0s", "retention.bytes": "0", "retention.ack_grace": "0s"}
 SOON = 20.0
 
 
-class Topics:
-    """Topics ``a``, ``b`` ... whose names begin alike, what was sealed into each, and queries over them."""
-
-    def __init__(self, bus: Bus, settings: dict[str, str]) -> None:
-        self._bus = bus
-        self._settings = {"jobpipe.discovery.timeout": "20s", **settings}
-        self._queries: list[Query] = []
-        self.rows: dict[str, NumberedRows] = {}
-        self.journals: dict[str, Journal] = {}
-        self.publishers: dict[str, Publisher] = {}
-
-    def name(self, letter: str) -> str:
-        """The topic's name."""
-        return f"{self._bus.topic}-{letter}"
+class Patterned(Topics):
+    """Topics of one pattern, and queries over all of them."""
 
     @property
     def pattern(self) -> str:
         """Matches all."""
-        return f"{self._bus.topic}-[a-z]+"
+        return f"{self.bus.topic}-[a-z]+"
 
     def open(self, letter: str, partitions: int = 2, changes: dict[str, str] | None = None) -> Publisher:
         """Open a topic as its publisher."""
         rows = NumberedRows(self.name(letter), partitions=partitions)
         self.rows.setdefault(letter, rows)
         self.journals.setdefault(letter, Journal())
-        made = self._bus.publisher(changes, topic=self.name(letter), parallelism=partitions)
+        made = self.bus.publisher(changes, topic=self.name(letter), parallelism=partitions)
         self.publishers[letter] = made
         return made
 
@@ -60,34 +48,16 @@ class Topics:
             self.open(letter)
         publish(self.publishers[letter], self.rows[letter], self.journals[letter] if noted else Journal(), batch_ids)
 
-    def options(self, **options: str) -> dict[str, str]:
-        """Options of a ``load()``, over all topics if nothing else is said."""
+    def options(self, letters: str = "", **options: str) -> dict[str, str]:
+        """Options of a ``load()``, over all topics if nothing else is said; it begins where it does by default."""
         which = {} if options.keys() & {"subscribe", "assign"} else {"subscribePattern": self.pattern}
         return {**self._settings, "name": "billing", **which, **options}
 
-    def query(self, **options: str) -> Query:
-        """Start a query."""
-        made = Query(**self.options(**options))
-        self._queries.append(made)
-        return made
-
-    def check(self, query: Query, *letters: str) -> None:
-        """Wait for all rows of these topics; each is there once."""
-        for letter in letters:
-            name, wanted = self.name(letter), self.journals[letter].rows
-            query.until(lambda name=name, wanted=wanted: query.rows(name) >= wanted, f"rows of {letter}")
-            query.check(self.rows[letter], self.journals[letter])
-
-    def close(self) -> None:
-        """Stop the queries."""
-        for query in self._queries:
-            query.reader.stop()
-
 
 @pytest.fixture
-def topics(bus: Bus, module_settings: dict[str, str]) -> Iterator[Topics]:
+def topics(bus: Bus, module_settings: dict[str, str]) -> Iterator[Patterned]:
     """Topics of one's own."""
-    made = Topics(bus, module_settings)
+    made = Patterned(bus, module_settings)
     yield made
     made.close()
 
@@ -105,7 +75,7 @@ def plan_with(query: Query, topic: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_topic_found_while_the_query_runs(topics: Topics) -> None:
+def test_a_topic_found_while_the_query_runs(topics: Patterned) -> None:
     """It begins at earliest, wherever those of the start do; its first offset brings no rows."""
     topics.seal("a", 0, noted=False)
     query = topics.query(startingOffsets="latest")
@@ -117,7 +87,7 @@ def test_a_topic_found_while_the_query_runs(topics: Topics) -> None:
     query.run()
     assert query.rows(topics.name("b")) == 0
     query.commit()
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
     assert list(query.end) == sorted(query.end)
     report = query.reader.reportLatestOffset()
     assert report is not None
@@ -129,7 +99,7 @@ def test_a_topic_found_while_the_query_runs(topics: Topics) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["stored", "logged", "read"])
-def test_restart_before_the_first_batch_of_a_new_topic_is_committed(topics: Topics, moment: str) -> None:
+def test_restart_before_the_first_batch_of_a_new_topic_is_committed(topics: Patterned, moment: str) -> None:
     """Cases 3, 59: retention removes at once what it may; the first position stays what it was, and keeps the rows."""
     topics.seal("a", 0, noted=False)
     query = topics.query()
@@ -150,11 +120,11 @@ def test_restart_before_the_first_batch_of_a_new_topic_is_committed(topics: Topi
     query.restart()
     topics.seal("b", 2)
     assert (query.end[name] if name in query.end else plan_with(query, name)) == first
-    topics.check(query, "b")
+    topics.drain(query, "b")
 
 
 @pytest.mark.slow
-def test_a_new_topic_that_leaves_at_once(topics: Topics) -> None:
+def test_a_new_topic_that_leaves_at_once(topics: Patterned) -> None:
     """Case 25: between the plan of the batch that names it first and its run; nothing is asked of it then."""
     topics.seal("a", 0, noted=False)
     query = topics.query(startingOffsets="latest")
@@ -168,11 +138,11 @@ def test_a_new_topic_that_leaves_at_once(topics: Topics) -> None:
     query.commit()
     topics.seal("a", 1)
     topics.seal("b", 0)
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
 
 
 @pytest.mark.slow
-def test_topics_that_come_before_the_first_batch_is_committed(topics: Topics) -> None:
+def test_topics_that_come_before_the_first_batch_is_committed(topics: Patterned) -> None:
     """Cases 3, 59: the first batch was planned and not committed; a topic since then was not there at the start."""
     topics.seal("a", 0, noted=False)
     query = topics.query(startingOffsets="latest")
@@ -181,11 +151,11 @@ def test_topics_that_come_before_the_first_batch_is_committed(topics: Topics) ->
     topics.seal("b", 0, 1)
     query.restart()
     assert list(json.loads(query.offsets[0])) == [topics.name("a")]
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
 
 
 @pytest.mark.slow
-def test_a_new_checkpoint_under_an_old_name(topics: Topics) -> None:
+def test_a_new_checkpoint_under_an_old_name(topics: Patterned) -> None:
     """It begins where it is told in every topic, also if one of them never got beyond its first position."""
     for letter in "ab":
         topics.seal(letter, 0, noted=False)
@@ -194,7 +164,7 @@ def test_a_new_checkpoint_under_an_old_name(topics: Topics) -> None:
     query.run()
     query.commit()
     topics.seal("a", 1)
-    topics.check(query, "a")
+    topics.drain(query, "a")
     assert query.step() is False  # which acknowledges what came
     query.reader.stop()
     begin = topics.query(startingOffsets="latest").reader.initialOffset()
@@ -202,11 +172,11 @@ def test_a_new_checkpoint_under_an_old_name(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_that_nobody_answers_for_holds_up_nobody(topics: Topics, bus: Bus) -> None:
+def test_a_topic_that_nobody_answers_for_holds_up_nobody(topics: Patterned, bus: Bus) -> None:
     """Case 23: a registration that leads to nothing is tried again; its topic comes once somebody serves it."""
     topics.seal("a", 0)
     query = topics.query(startingOffsets="earliest")
-    topics.check(query, "a")
+    topics.drain(query, "a")
     handler = open_handler(bus.config())
     try:
         nowhere = "127.0.0.1:9"
@@ -226,44 +196,44 @@ def test_a_topic_that_nobody_answers_for_holds_up_nobody(topics: Topics, bus: Bu
         query.until(lambda: topics.name("b") in session.topics, "b is looked for")
         for batch_id in range(1, 6):
             topics.seal("a", batch_id)
-            topics.check(query, "a")
+            topics.drain(query, "a")
         assert query.slowest < 3.0
         assert topics.name("b") not in query.end
     finally:
         handler.shutdown()
     topics.seal("b", 0)
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
 
 
 @pytest.mark.slow
-def test_a_topic_that_is_away_stays(topics: Topics) -> None:
+def test_a_topic_that_is_away_stays(topics: Patterned) -> None:
     """Case 25: its node is deleted, and made again. Its position is kept, over restarts and a change of the pattern."""
     topics.seal("a", 0)
     topics.seal("b", 0)
     query = topics.query(startingOffsets="earliest")
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
     stood = query.end[topics.name("b")]
     query.step()  # acknowledges, so that it may end at once
     topics.publishers.pop("b").close()
     topics.seal("a", 1)
-    topics.check(query, "a")
+    topics.drain(query, "a")
     query.restart(subscribePattern=topics.name("a"))
     topics.seal("a", 2)
-    topics.check(query, "a")
+    topics.drain(query, "a")
     assert query.end[topics.name("b")] == stood
     report = query.reader.reportLatestOffset()
     assert report is not None
     assert not report[topics.name("b")]["ended"]
     topics.seal("b", 1)
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
 
 
 @pytest.mark.slow
-def test_available_now_reads_the_topics_of_its_start(topics: Topics) -> None:
+def test_available_now_reads_the_topics_of_its_start(topics: Patterned) -> None:
     """Also those that are new to the checkpoint; what comes later is for the next run."""
     topics.seal("a", 0)
     query = topics.query(startingOffsets="earliest")
-    topics.check(query, "a")
+    topics.drain(query, "a")
     topics.seal("b", 0, 1)
     query.restart()
     query.reader.prepareForTriggerAvailableNow()
@@ -271,7 +241,7 @@ def test_available_now_reads_the_topics_of_its_start(topics: Topics) -> None:
     topics.seal("c", 0, noted=False)
     while query.step():
         pass
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
     assert list(query.end) == [topics.name("a"), topics.name("b")]
 
 
@@ -283,11 +253,11 @@ def fails(query: Query, error: type[JobpipeError]) -> JobpipeError:
 
 
 @pytest.mark.slow
-def test_a_new_topic_of_another_schema_ends_the_query(topics: Topics) -> None:
+def test_a_new_topic_of_another_schema_ends_the_query(topics: Patterned) -> None:
     """Case 60: before any of its rows is planned; named are topic and columns."""
     topics.seal("a", 0)
     query = topics.query(startingOffsets="earliest")
-    topics.check(query, "a")
+    topics.drain(query, "a")
     topics.open("b").seal("q", 0, [pa.table({"number": ["one"]}), pa.table({"number": ["two"]})])
     error = fails(query, SchemaMismatch)
     assert error.fields["topic"] == topics.name("b")
@@ -296,11 +266,11 @@ def test_a_new_topic_of_another_schema_ends_the_query(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_a_name_that_is_taken_on_a_new_topic_ends_the_query(topics: Topics, bus: Bus) -> None:
+def test_a_name_that_is_taken_on_a_new_topic_ends_the_query(topics: Patterned, bus: Bus) -> None:
     """Case 51: two queries under one name would each have a part of the rows."""
     topics.seal("a", 0)
     query = topics.query(startingOffsets="earliest")
-    topics.check(query, "a")
+    topics.drain(query, "a")
     with bus.subscribe("billing", topic=topics.name("b")) as other:
         topics.open("b")
         other.position()
@@ -309,11 +279,11 @@ def test_a_name_that_is_taken_on_a_new_topic_ends_the_query(topics: Topics, bus:
 
 
 @pytest.mark.slow
-def test_too_many_topics(topics: Topics) -> None:
+def test_too_many_topics(topics: Patterned) -> None:
     """At ``load()`` and while the query runs: named are the pattern and the count."""
     topics.seal("a", 0)
     query = topics.query(startingOffsets="earliest", maxTopics="2")
-    topics.check(query, "a")
+    topics.drain(query, "a")
     for letter in "bc":
         topics.seal(letter, 0)
     wanted = {"pattern": topics.pattern, "count": 3, "most": 2}
@@ -326,7 +296,7 @@ def test_too_many_topics(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_load_waits_for_the_first_topic(topics: Topics) -> None:
+def test_load_waits_for_the_first_topic(topics: Patterned) -> None:
     """A pattern that nothing matches says so; the whole name must match."""
     topics.seal("ab", 0)
     with pytest.raises(TopicNotFound, match="the whole name must match") as caught:
@@ -337,7 +307,7 @@ def test_load_waits_for_the_first_topic(topics: Topics) -> None:
     timer.start()
     query = topics.query(subscribePattern=topics.name("c"), startingOffsets="earliest")
     timer.join()
-    topics.check(query, "c")
+    topics.drain(query, "c")
 
 
 def batch_rows(options: dict[str, str], check: Callable[[pa.RecordBatch], object]) -> int:
@@ -353,7 +323,7 @@ def batch_rows(options: dict[str, str], check: Callable[[pa.RecordBatch], object
 
 
 @pytest.mark.slow
-def test_a_batch_read_by_pattern(topics: Topics) -> None:
+def test_a_batch_read_by_pattern(topics: Patterned) -> None:
     """All that is served and matches; a topic without a batch has nothing to read."""
     for letter in "ab":
         topics.seal(letter, 0, 1)
@@ -362,7 +332,7 @@ def test_a_batch_read_by_pattern(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_assigned_partitions(topics: Topics) -> None:
+def test_assigned_partitions(topics: Patterned) -> None:
     """Numbered as parallel-1, parallel-2, ... are; the others are acknowledged with them."""
     topics.open("a", partitions=3)
     topics.seal("a", 0, 1)
@@ -377,7 +347,7 @@ def test_assigned_partitions(topics: Topics) -> None:
 
 
 @pytest.mark.slow
-def test_an_assigned_partition_that_there_is_not(topics: Topics) -> None:
+def test_an_assigned_partition_that_there_is_not(topics: Patterned) -> None:
     """Case 53: at the start, and when the publisher comes back with less: in both cases before Spark logs an offset."""
     topics.open("a", partitions=3)
     topics.seal("a", 0)
@@ -395,7 +365,7 @@ def test_an_assigned_partition_that_there_is_not(topics: Topics) -> None:
     assert fails(query, ConfigError).fields == {"topic": name, "missing": [3], "parallelism": 2}
 
 
-def test_an_end_mark_has_no_partitions_that_could_be_missing(topics: Topics) -> None:
+def test_an_end_mark_has_no_partitions_that_could_be_missing(topics: Patterned) -> None:
     """A publisher comes back with more partitions, and seals nothing but its end: in the shape of the batch before."""
     topics.seal("a", 0)
     name = topics.name("a")
@@ -409,14 +379,14 @@ def test_an_end_mark_has_no_partitions_that_could_be_missing(topics: Topics) -> 
     query.until(lambda: query.end[name]["n"] == 2, "the end mark")
 
 
-def test_topics_that_the_options_do_not_name_any_more(topics: Topics) -> None:
+def test_topics_that_the_options_do_not_name_any_more(topics: Patterned) -> None:
     """A checkpoint is not read in part, in silence; a topic that is named anew joins it."""
     for letter in "ab":
         topics.seal(letter, 0)
     query = topics.query(subscribe=topics.name("a"), startingOffsets="earliest")
-    topics.check(query, "a")
+    topics.drain(query, "a")
     query.restart(subscribe=f"{topics.name('a')},{topics.name('b')}")
-    topics.check(query, "a", "b")
+    topics.drain(query, "ab")
     query.restart(subscribe=topics.name("a"))
     assert fails(query, ConfigError).fields == {"topic": topics.name("b")}
 

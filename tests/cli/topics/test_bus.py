@@ -36,27 +36,14 @@ SUBSCRIPTION_KEYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Settings whose coordinator serves most tests of this module: to start one takes a second or two."""
-    yield {
-        "jobpipe.home": str(home),
-        "jobpipe.registerserver.topic.storage": f"/cli-{uuid.uuid4().hex[:12]}/topics",
-        "jobpipe.registerserver.session.timeout": "4s",
-        "jobpipe.spool.dir": str(tmp_path_factory.mktemp("spool")),
-        "jobpipe.discovery.timeout": "20s",
-    }
-    end_coordinators()
+@pytest.fixture
+def config(module_settings: dict[str, str]) -> Config:
+    return load(overrides=module_settings, environ={})
 
 
 @pytest.fixture
-def config(shared: dict[str, str]) -> Config:
-    return load(overrides=shared, environ={})
-
-
-@pytest.fixture
-def file(shared: dict[str, str], write: Callable[..., str]) -> str:
-    return write(shared)
+def file(module_settings: dict[str, str], write: Callable[..., str]) -> str:
+    return write(module_settings)
 
 
 @pytest.fixture
@@ -287,7 +274,7 @@ def test_a_dead_coordinator_is_3(run: Run, file: str, topic: str, publisher: Pub
 def test_foreign_certificates_are_4(
     run: Run,
     write: Callable[..., str],
-    shared: dict[str, str],
+    module_settings: dict[str, str],
     topic: str,
     publisher: Publisher,
     tmp_path: Path,
@@ -296,7 +283,7 @@ def test_foreign_certificates_are_4(
     init_ca(tmp_path / "foreign")
     mine = issue(tmp_path / "foreign", "mallory")
     ssl = {"jobpipe.ssl.ca": str(mine.ca), "jobpipe.ssl.cert": str(mine.cert), "jobpipe.ssl.key": str(mine.key)}
-    result = run(*command, topic, file=write({**shared, **ssl}))
+    result = run(*command, topic, file=write({**module_settings, **ssl}))
     assert (result.exit_code, result.stdout) == (4, "")
 
 

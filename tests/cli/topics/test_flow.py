@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,6 @@ import jobpipe
 from jobpipe.config import Config, load
 from jobpipe.errors import FlowFailed
 from jobpipe.flows.flow_driver import Flow
-from jobpipe.publishing.coordinator_launcher import end_coordinators
 from tests.cli.conftest import DEADLINE, Run
 from tests.docs.troubleshooting import on_page
 
@@ -26,27 +24,14 @@ FLOW_KEYS = {"flow", "source", "log", "publishes", "state", "since", "head", "cu
 CURSOR_KEYS = {"partition", "offset", "record_batches", "lag", "claim", "idle"}
 
 
-@pytest.fixture(scope="module")
-def shared(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Settings whose coordinator serves all tests of this module."""
-    yield {
-        "jobpipe.home": str(home),
-        "jobpipe.registerserver.topic.storage": f"/cli-{uuid.uuid4().hex[:12]}/topics",
-        "jobpipe.registerserver.session.timeout": "4s",
-        "jobpipe.spool.dir": str(tmp_path_factory.mktemp("spool")),
-        "jobpipe.discovery.timeout": "20s",
-    }
-    end_coordinators()
+@pytest.fixture
+def config(module_settings: dict[str, str]) -> Config:
+    return load(overrides=module_settings, environ={})
 
 
 @pytest.fixture
-def config(shared: dict[str, str]) -> Config:
-    return load(overrides=shared, environ={})
-
-
-@pytest.fixture
-def file(shared: dict[str, str], write: Callable[..., str]) -> str:
-    return write(shared)
+def file(module_settings: dict[str, str], write: Callable[..., str]) -> str:
+    return write(module_settings)
 
 
 @pytest.fixture
