@@ -26,7 +26,7 @@ def map_registry_errors() -> Iterator[None]:
         ) from error
     except registry_errors.Unavailable as error:
         raise RegistryUnavailable(str(error)) from error
-    except registry_errors.InvalidName as error:
+    except (registry_errors.InvalidName, registry_errors.TooManyTopics) as error:
         raise ConfigError(str(error)) from error
     except registry_errors.BadOption as error:
         raise ConfigError(f"registry: {error}", key=f"jobpipe.registerserver.{error.option}") from error

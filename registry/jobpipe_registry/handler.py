@@ -8,7 +8,8 @@ that started the handler: connections do not survive a fork.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from jobpipe_registry.node_watch import Watch
 from jobpipe_registry.registry_errors import RegistryError
@@ -67,8 +68,40 @@ class RegisterServerHandler(ABC):
         Raises:
             TopicOwned: another instance with the same or a higher epoch has that index, and we have no claim.
             BadRecord: the record is larger than 4 KiB.
+            TooManyTopics: for one session, with the other topics of this handler.
             Unavailable: nothing was registered, and it will not be tried again.
         """
+
+    def register_all(self, topic: str, records: Sequence[RegisterRecord]) -> None:
+        """Do :meth:`register` for several records of a topic, if possible in one step: readers hear of it once.
+
+        Raises:
+            RegistryError: as :meth:`register`; some may be registered.
+        """
+        for record in records:
+            self.register(topic, record)
+
+    def withdraw(self, topic: str, parallelism: int) -> None:
+        """Do :meth:`release`, :meth:`unregister` of each index, and :meth:`delete_topic_node`, if possible in one step.
+
+        The claim goes first, or with all: it alone keeps others out.
+
+        Raises:
+            Unavailable: what is left is removed as soon as the registry answers again.
+        """
+        calls: list[Callable[[], object]] = [
+            partial(self.release, topic),
+            *(partial(self.unregister, topic, index) for index in range(1, parallelism + 1)),
+            partial(self.delete_topic_node, topic),
+        ]
+        errors = []
+        for call in calls:
+            try:
+                call()
+            except RegistryError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     @abstractmethod
     def delete_topic_node(self, topic: str) -> bool:

@@ -6,6 +6,7 @@
     ├── BadRecord      a record breaks its rules: a field, its type, its size
     ├── BadOption      an option of start(), or a file that it names, is wrong
     ├── InvalidName    a topic, a subscription, a job or a namespace has a name that is not allowed
+    ├── TooManyTopics  one session would hold more topics than ZooKeeper can end it with
     ├── NotStarted     the handler was not started, was shut down, or belongs to another process
     ├── OrderChanged   the order of a job, or its lease, is not as it was when it was read
     ├── NotOrdered     the order of a job names another attempt
@@ -124,6 +125,19 @@ class InvalidName(RegistryError):
         super().__init__(f"{name[:200]!r} is not allowed: expected {expected}")
         self.name = name
         self.expected = expected
+
+
+class TooManyTopics(RegistryError):
+    """One session would hold more topics, or longer paths, than its end in ZooKeeper's log may say."""
+
+    def __init__(self, topic: str, held: str) -> None:
+        super().__init__(
+            f"topic {topic!r} is one too many for one job: with it the job's registry session would hold {held}. "
+            "Publish some of its topics from another job: the end of a session is one record in ZooKeeper's log, and "
+            "ZooKeeper does not start again after a record that is too long"
+        )
+        self.topic = topic
+        self.held = held
 
 
 class NotStarted(RegistryError):

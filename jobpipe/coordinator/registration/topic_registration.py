@@ -121,9 +121,9 @@ class TopicRegistration:
         Raises:
             TopicNotFound: it is not served any more.
         """
-        for index in range(1, topic.asked.parallelism + 1):
-            topic.require_served()
-            record = RegisterRecord(
+        topic.require_served()
+        records = [
+            RegisterRecord(
                 host=self._control.host,
                 port=self._control.port,
                 parallelism=topic.asked.parallelism,
@@ -134,31 +134,17 @@ class TopicRegistration:
                 instance=self._instance,
                 ssl=self._config.tls,
             )
-            with map_registry_errors():
-                await asyncio.to_thread(self._handler.register, topic.topic, record)
+            for index in range(1, topic.asked.parallelism + 1)
+        ]
+        with map_registry_errors():
+            await asyncio.to_thread(self._handler.register_all, topic.topic, records)
 
     async def withdraw(self, topic: str, parallelism: int) -> None:
-        """Give up the claim, then the registrations. What the registry does not take now, it takes when it is back.
-
-        The claim goes first: it alone keeps others out, and each call may take until the registry's time is up.
-        """
-        calls: list[Callable[[], object]] = [
-            partial(self._handler.release, topic),
-            *(partial(self._handler.unregister, topic, index) for index in range(1, parallelism + 1)),
-            partial(self._handler.delete_topic_node, topic),
-        ]
-
-        def work() -> list[JobpipeError]:
-            errors = []
-            for call in calls:
-                try:
-                    with map_registry_errors():
-                        call()
-                except JobpipeError as error:
-                    errors.append(error)
-            return errors
-
-        for error in (await asyncio.to_thread(work))[:1]:
+        """Give up the claim and the registrations. What the registry does not take now, it takes when it is back."""
+        try:
+            with map_registry_errors():
+                await asyncio.to_thread(self._handler.withdraw, topic, parallelism)
+        except JobpipeError as error:
             log.warning("topic %s: could not unregister: %s", topic, error)
 
     def _owner(self, publisher: str, epoch: int) -> OwnerRecord:

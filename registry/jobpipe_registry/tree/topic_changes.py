@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from jobpipe_registry.names import Paths
+from jobpipe_registry.names import Paths, child_name
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
 from jobpipe_registry.registry_errors import BadRecord, TopicOwned, Unavailable
 from jobpipe_registry.registry_options import RegistryOptions
@@ -25,6 +26,9 @@ from jobpipe_registry.topic_records import (
 )
 from jobpipe_registry.tree.tree_reader import TreeReader
 
+_STEP_OPERATIONS = 500  # and a step's bytes: ZooKeeper takes requests of up to 1 MiB
+_STEP_BYTES = 512 << 10
+_NODE_BYTES = 1 << 10  # of a node besides its data: its path, its ACL
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
 
@@ -159,28 +163,47 @@ class TopicChanges:
             self._commit(topic, decide)
         return not others
 
-    def write_registration(self, topic: str, record: RegisterRecord, *, asked: bool) -> None:
-        path, data = self._paths.registration(topic, record.index), record.to_bytes()
+    def write_registrations(self, topic: str, records: Sequence[RegisterRecord], *, asked: bool) -> None:
+        """Register all in one step, so that readers hear of it once; in several if they are more than a request takes.
 
-        def decide() -> list[Operation]:
-            node = self._nodes.get(path)
+        Raises:
+            TopicOwned: another one has a place; those of earlier steps stay registered.
+        """
+        for part in _in_steps(records):
+            self._commit(topic, partial(self._registering, topic, part, asked), 0 if asked else part[0].epoch)
+
+    def _registering(self, topic: str, records: Sequence[RegisterRecord], asked: bool) -> list[Operation]:
+        """Return what registers the records, given what is there."""
+        found = self._nodes.children(self._paths.topic(topic))
+        if found is None:
+            self._nodes.ensure(self._paths.topic(topic))
+        names = set(found or ())
+        taken = [record for record in records if child_name(record.index) in names]
+        nodes = self._nodes.get_all([self._paths.registration(topic, record.index) for record in taken])
+        there = {record.index: node for record, node in zip(taken, nodes, strict=True) if node is not None}
+        operations: list[Operation] = []
+        for record in records:
+            path, data, node = self._paths.registration(topic, record.index), record.to_bytes(), there.get(record.index)
             if node is None:
-                self._nodes.ensure(self._paths.topic(topic))
-                return [Create(path, data)]
-            if node.session == self._nodes.session:
-                return [] if node.data == data else [SetData(path, data, node.version)]
-            rival = self._reader.decode_registration(path, node, record.index)
-            if (
-                self._nodes.had_session(node.session)
-                or rival is None
-                or rival.epoch < record.epoch
-                or (rival.instance == record.instance and asked)
-                or self._claimed(topic)
-            ):
-                return [Delete(path, node.version), Create(path, data)]
-            raise TopicOwned(topic, self._reader.owner(topic), rival)
+                operations.append(Create(path, data))
+            elif node.session != self._nodes.session:
+                self._require_ours_to_replace(topic, path, node, record, asked)
+                operations += [Delete(path, node.version), Create(path, data)]
+            elif node.data != data:
+                operations.append(SetData(path, data, node.version))
+        return operations
 
-        self._commit(topic, decide, 0 if asked else record.epoch)
+    def _require_ours_to_replace(self, topic: str, path: str, node: Node, record: RegisterRecord, asked: bool) -> None:
+        """Raise TopicOwned unless our record may take the place of what another session registered."""
+        rival = self._reader.decode_registration(path, node, record.index)
+        if not (
+            self._nodes.had_session(node.session)
+            or rival is None
+            or rival.epoch < record.epoch
+            or (rival.instance == record.instance and asked)
+            or self._claimed(topic)
+        ):
+            raise TopicOwned(topic, self._reader.owner(topic), rival)
 
     def _claimed(self, topic: str) -> bool:
         """Say whether the topic's claim is ours: then a registration of another one is made up, whatever its epoch."""
@@ -223,11 +246,50 @@ class TopicChanges:
         try:
             self._commit(topic, decide)
         except BadRecord:
-            # Others have made the guard unreadable. Then no node can be recreated, so this is still the one that we
-            # have read, and it must not keep the topic from being repaired.
-            if operations := decide():
-                with contextlib.suppress(Conflict):
-                    self._nodes.commit(operations)
+            self._commit_unguarded(decide)
+
+    def _commit_unguarded(self, decide: Callable[[], list[Operation]]) -> None:
+        """Delete what ``decide`` wants although others have made the guard unreadable.
+
+        Then no node can be recreated, so these are still those that we have read; and they must not keep the topic
+        from being repaired.
+        """
+        if operations := decide():
+            with contextlib.suppress(Conflict):
+                self._nodes.commit(operations)
+
+    def withdraw(self, topic: str, paths: Sequence[str]) -> bool:
+        """Delete those of the nodes that sessions of ours made, and the topic's node if nothing else is in it.
+
+        In one step, or in several if they are more than a request takes. Return whether the topic's node is gone.
+        """
+        folder = self._paths.topic(topic)
+        others = more = False
+
+        def decide() -> list[Operation]:
+            nonlocal others, more
+            names = self._nodes.children(folder)
+            inside = [f"{folder}/{name}" for name in names or ()]
+            places = list(dict.fromkeys([*paths, *inside]))
+            found = zip(places, self._nodes.get_all(places), strict=True)
+            nodes = {path: node for path, node in found if node is not None}
+            ours = {path: node for path, node in nodes.items() if self._nodes.had_session(node.session)}
+            others = any(path in nodes and path not in ours for path in inside)
+            operations: list[Operation] = [Delete(path, node.version) for path, node in ours.items()]
+            more = len(operations) > _STEP_OPERATIONS
+            if more or others or names is None:
+                return operations[:_STEP_OPERATIONS]
+            return [*operations, Delete(folder)]
+
+        if self._nodes.get(self._paths.epoch(topic)) is None and not decide():
+            return not others  # do not make a guard for nothing
+        try:
+            self._commit(topic, decide)
+            while more:
+                self._commit(topic, decide)
+        except BadRecord:
+            self._commit_unguarded(decide)
+        return not others
 
     def _commit(self, topic: str, decide: Callable[[], list[Operation]], epoch: int = 0) -> None:
         """Commit what ``decide`` wants, moving the guard; decide again as long as others interfere.
@@ -256,14 +318,29 @@ class TopicChanges:
             if node is not None:
                 return node
             self._nodes.ensure(self._paths.epochs)
-            try:
-                self._nodes.commit([Create(path, str(epoch).encode(), ephemeral=False)])
-            except Conflict:
-                continue
+            made = Create(path, str(epoch).encode(), ephemeral=False)
+            with contextlib.suppress(Conflict):
+                self._nodes.commit([made])
+                return Node(made.data, version=0, session=0, serial=0)
         raise self._contended(topic)
 
     def _contended(self, topic: str) -> Unavailable:
         return Unavailable(self._hosts, f"topic {topic!r} kept changing")
+
+
+def _in_steps(records: Sequence[RegisterRecord]) -> Iterator[list[RegisterRecord]]:
+    """Yield the records in parts that one request takes."""
+    part: list[RegisterRecord] = []
+    size = 0
+    for record in records:
+        more = len(record.to_bytes()) + _NODE_BYTES
+        if part and (len(part) >= _STEP_OPERATIONS or size + more > _STEP_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += more
+    if part:
+        yield part
 
 
 def point_text(data: bytes) -> str:

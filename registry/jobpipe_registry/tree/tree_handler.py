@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,13 @@ class TreeHandler(RegisterServerHandler):
         return self._parts().keeper.delete_topic(topic)
 
     def register(self, topic: str, record: RegisterRecord) -> None:
-        self._parts().keeper.register(topic, record)
+        self._parts().keeper.register(topic, [record])
+
+    def register_all(self, topic: str, records: Sequence[RegisterRecord]) -> None:
+        self._parts().keeper.register(topic, records)
+
+    def withdraw(self, topic: str, parallelism: int) -> None:
+        self._parts().keeper.withdraw_topic(topic, parallelism)
 
     def unregister(self, topic: str, index: int) -> None:
         self._parts().keeper.unregister(topic, index)
