@@ -212,12 +212,10 @@ class RegistrationKeeper:
                 self._registrations.clear()
                 self._claims.clear()
                 self._asked.clear()
-            for topic, paths in sorted(ours.items()):
-                if topic not in topics:
-                    for path in paths:
-                        changes.remove(topic, path)
-                elif not changes.withdraw(topic, paths):
-                    logger.info("topic %s stays: others are registered in it", topic)
+            for topic in ours.keys() - topics:
+                _remove(topic, changes, ours[topic])
+            for topic in changes.withdraw_all({topic: ours[topic] for topic in sorted(topics)}):
+                logger.info("topic %s stays: others are registered in it", topic)
 
     def _give_up(
         self, topic: str, paths: Sequence[str], remove: Callable[[TopicChanges, Sequence[str]], object]

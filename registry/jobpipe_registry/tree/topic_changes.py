@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from jobpipe_registry.names import Paths, child_name
 from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Operation, SetData
@@ -25,6 +26,8 @@ from jobpipe_registry.topic_records import (
     parse_epoch,
 )
 from jobpipe_registry.tree.tree_reader import TreeReader
+
+T = TypeVar("T")
 
 _STEP_OPERATIONS = 500  # and a step's bytes: ZooKeeper takes requests of up to 1 MiB
 _STEP_BYTES = 512 << 10
@@ -169,7 +172,7 @@ class TopicChanges:
         Raises:
             TopicOwned: another one has a place; those of earlier steps stay registered.
         """
-        for part in _in_steps(records):
+        for part in _in_steps(records, lambda record: (2, len(record.to_bytes()) + _NODE_BYTES)):
             self._commit(topic, partial(self._registering, topic, part, asked), 0 if asked else part[0].epoch)
 
     def _registering(self, topic: str, records: Sequence[RegisterRecord], asked: bool) -> list[Operation]:
@@ -216,7 +219,6 @@ class TopicChanges:
         def decide() -> list[Operation]:
             node = self._nodes.get(path)
             if node is None:
-                self._nodes.ensure(self._paths.owners)
                 return [Create(path, data)]
             if node.data == data and node.session == self._nodes.session:
                 return []
@@ -291,6 +293,39 @@ class TopicChanges:
             self._commit_unguarded(decide)
         return not others
 
+    def withdraw_all(self, ours: Mapping[str, Sequence[str]]) -> list[str]:
+        """Do :meth:`withdraw` for many topics, many in one step; return those whose nodes stay, as others are in them.
+
+        Args:
+            ours: the nodes of each topic that may be ours.
+        """
+        stay = []
+        for part in _in_steps(ours.items(), lambda each: (len(each[1]) + 2, 0)):
+            try:
+                self._nodes.commit(self._withdrawing(part))
+            except Conflict:  # others are in one of the topics, or change it: one after another
+                stay += [topic for topic, paths in part if not self.withdraw(topic, paths)]
+        return stay
+
+    def _withdrawing(self, topics: Sequence[tuple[str, Sequence[str]]]) -> list[Operation]:
+        """Return what removes the topics if nobody else is in them. Raises Conflict if that is known already."""
+        guards = self._nodes.get_all([self._paths.epoch(topic) for topic, _ in topics])
+        paths = [path for _, each in topics for path in each]
+        nodes = dict(zip(paths, self._nodes.get_all(paths), strict=True))
+        operations: list[Operation] = []
+        for (topic, each), guard in zip(topics, guards, strict=True):
+            if guard is None or len(guard.data) > MAX_RECORD_BYTES:
+                raise Conflict(topic)
+            operations.append(SetData(self._paths.epoch(topic), guard.data, guard.version))
+            found = ((path, nodes[path]) for path in each)
+            operations += [
+                Delete(path, node.version)
+                for path, node in found
+                if node is not None and self._nodes.had_session(node.session)
+            ]
+            operations.append(Delete(self._paths.topic(topic)))
+        return operations
+
     def _commit(self, topic: str, decide: Callable[[], list[Operation]], epoch: int = 0) -> None:
         """Commit what ``decide`` wants, moving the guard; decide again as long as others interfere.
 
@@ -305,6 +340,7 @@ class TopicChanges:
             try:
                 self._nodes.commit([SetData(self._paths.epoch(topic), guard.data, guard.version), *operations])
             except Conflict:
+                self._nodes.ensure(self._paths.owners)  # missing before the first claim, and after a deletion by hand
                 continue
             return
         raise self._contended(topic)
@@ -328,17 +364,23 @@ class TopicChanges:
         return Unavailable(self._hosts, f"topic {topic!r} kept changing")
 
 
-def _in_steps(records: Sequence[RegisterRecord]) -> Iterator[list[RegisterRecord]]:
-    """Yield the records in parts that one request takes."""
-    part: list[RegisterRecord] = []
-    size = 0
-    for record in records:
-        more = len(record.to_bytes()) + _NODE_BYTES
-        if part and (len(part) >= _STEP_OPERATIONS or size + more > _STEP_BYTES):
+def _in_steps(things: Iterable[T], cost: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
+    """Yield the things in parts that one request takes.
+
+    Args:
+        things: what is to be changed.
+        cost: returns how many operations one of them is, at most, and how many bytes.
+    """
+    part: list[T] = []
+    operations = size = 0
+    for thing in things:
+        more, bytes_more = cost(thing)
+        if part and (operations + more > _STEP_OPERATIONS or size + bytes_more > _STEP_BYTES):
             yield part
-            part, size = [], 0
-        part.append(record)
-        size += more
+            part, operations, size = [], 0, 0
+        part.append(thing)
+        operations += more
+        size += bytes_more
     if part:
         yield part
 

@@ -95,6 +95,9 @@ class _ZooKeeperNodes(Nodes):
         def make(client: Any, timeout: float) -> None:
             if client.exists_async(path).get(timeout=timeout) is not None:
                 return  # the ancestors may forbid us to create
+            with contextlib.suppress(NoNodeError, NodeExistsError):
+                client.create_async(path, b"", acl=self._acl).get(timeout=timeout)
+                return
             for ancestor in _ancestors(path):
                 try:
                     client.create_async(ancestor, b"", acl=self._acl).get(timeout=timeout)
