@@ -46,12 +46,16 @@ class TreeHandler(RegisterServerHandler):
         self._life = threading.Lock()  # held by start, and by the first part of shutdown
         self._ended = threading.Event()
         self._started: _Parts | None = None
+        self._owns = False
         self._state = threading.Lock()
         self._watches: list[TreeWatch[Any]] = []
 
     @abstractmethod
     def _open(self, options: RegistryOptions) -> Nodes:
         """Return a session that is ready. Raises Unavailable, and leaves nothing open then."""
+
+    def _before_first_node(self) -> None:
+        """Do what only a session that owns nodes needs; most sessions are of readers, and own none."""
 
     def start(self, options: Mapping[str, str]) -> None:
         parsed = RegistryOptions.parse(options)
@@ -107,16 +111,16 @@ class TreeHandler(RegisterServerHandler):
             parts.jobs.join(0.3)
 
     def create_topic_node(self, topic: str) -> None:
-        self._parts().keeper.create_topic(topic)
+        self._owning().keeper.create_topic(topic)
 
     def delete_topic_node(self, topic: str) -> bool:
         return self._parts().keeper.delete_topic(topic)
 
     def register(self, topic: str, record: RegisterRecord) -> None:
-        self._parts().keeper.register(topic, [record])
+        self._owning().keeper.register(topic, [record])
 
     def register_all(self, topic: str, records: Sequence[RegisterRecord]) -> None:
-        self._parts().keeper.register(topic, records)
+        self._owning().keeper.register(topic, records)
 
     def withdraw(self, topic: str, parallelism: int) -> None:
         self._parts().keeper.withdraw_topic(topic, parallelism)
@@ -167,10 +171,10 @@ class TreeHandler(RegisterServerHandler):
 
     @property
     def jobs(self) -> Jobs:
-        return self._parts().jobs
+        return self._owning().jobs
 
     def claim(self, topic: str, owner: OwnerRecord) -> None:
-        self._parts().keeper.claim(topic, owner)
+        self._owning().keeper.claim(topic, owner)
 
     def owner(self, topic: str) -> OwnerRecord | None:
         return self._parts().reader.owner(topic)
@@ -235,6 +239,13 @@ class TreeHandler(RegisterServerHandler):
     def _on_topic_lost(self, topic: str) -> None:
         if self.on_lost is not None:
             self.on_lost(topic)
+
+    def _owning(self) -> _Parts:
+        parts = self._parts()
+        if not self._owns:
+            self._owns = True
+            self._before_first_node()
+        return parts
 
     def _parts(self) -> _Parts:
         parts = self._started

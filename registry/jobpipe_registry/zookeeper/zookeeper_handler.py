@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from kazoo.exceptions import InvalidACLError, NoAuthError, NodeExistsError, NoNodeError, ZookeeperError
@@ -169,8 +169,8 @@ class ZooKeeperRegisterServerHandler(TreeHandler):
         nodes.start()
         return nodes
 
-    def start(self, options: Mapping[str, str]) -> None:
-        super().start(options)
+    def _before_first_node(self) -> None:
+        """Warn of strangers who may change what we are about to rely on."""
         try:
             for node in self.exposed_nodes(deep=False):
                 if node.writable:

@@ -453,6 +453,9 @@ def test_nodes_that_strangers_may_change_are_found_and_mended(
     other(lenient.endpoint).create("/old/topics/orders/foreign", b"", acl=[make_acl("world", "anyone", read=True)])
     with caplog.at_level(logging.WARNING, "jobpipe_registry.zookeeper.zookeeper_handler"):
         handler = start(lenient.endpoint, {**options, **ALICE})
+        assert handler.topics() == ["orders"]
+        assert caplog.text == ""  # a reader relies on nothing there
+        handler.create_topic_node("orders")
     assert "strangers may change /old/topics (permissions crwda)" in caplog.text
     found = {node.path: node for node in handler.exposed_nodes()}
     alice = other(lenient.endpoint, "alice")
