@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from jobpipe_registry.node_watch import Watch
+from jobpipe_registry.node_watch import PolledWatch, Watch
 from jobpipe_registry.registry_errors import RegistryError
 from jobpipe_registry.registry_jobs import Jobs
 from jobpipe_registry.topic_records import OwnerRecord, RegisterRecord
 
 WatchCallback = Callable[[list[RegisterRecord]], None]
+TopicsCallback = Callable[[list[str]], None]
 
 
 class RegisterServerHandler(ABC):
@@ -146,14 +147,28 @@ class RegisterServerHandler(ABC):
     def records(self, topic: str) -> list[RegisterRecord]:
         """Return the registrations, sorted by index; [] for a missing topic. Skips nodes it cannot read (logged)."""
 
+    def records_of(self, topics: Sequence[str]) -> dict[str, list[RegisterRecord]]:
+        """Return what :meth:`records` does, of many topics, if possible all at once."""
+        return {topic: self.records(topic) for topic in topics}
+
+    def watch_topics(self, callback: TopicsCallback) -> Watch:
+        """Call ``callback`` with what :meth:`topics` returns: once soon, then after each change, as :meth:`watch` does.
+
+        A registry that cannot tell is asked every two seconds.
+        """
+        return PolledWatch("the topics", self.topics, callback)
+
     @abstractmethod
     def watch(self, topic: str, callback: WatchCallback) -> Watch:
         """Call ``callback`` with the registrations: once soon, then after each change, from a thread of the handler.
 
+        Those of a publisher are equal but for their index, so a handler need not read all of them.
+
+
         Calls of one watch never overlap. States in quick succession may be skipped; the last one never is. The topic
         need not exist yet. The watch outlives the topic's deletion and re-creation, and the loss of the session. No
         calls are made while the registry is unreachable, so the last list may be out of date. Everything is listed
-        again about every 30 s. What the callback raises is logged.
+        again about every 30 s; less often in a handler with more than 40 watches. What the callback raises is logged.
         """
 
     @abstractmethod
@@ -173,6 +188,13 @@ class RegisterServerHandler(ABC):
     def is_claimed(self, topic: str) -> bool:
         """Say whether any session has claimed the topic, even if its record cannot be read."""
         return self.owner(topic) is not None
+
+    def notify_of_owner(self, topic: str, notify: Callable[[object], None]) -> None:
+        """Call ``notify`` once, from a thread of the handler, when the topic is claimed, or its claim changes or ends.
+
+        It must return at once, and may not be called at all: a registry that cannot tell does nothing.
+        """
+        return
 
     @abstractmethod
     def evict(self, topic: str, instance: str) -> None:

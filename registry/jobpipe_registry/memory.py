@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobpipe_registry.nodes import Conflict, Create, Delete, Node, Nodes, Notify, Operation, SetData
+from jobpipe_registry.nodes import Conflict, Create, Delete, Folder, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import NotStarted, Unavailable
 from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.tree.tree_handler import TreeHandler
@@ -31,6 +31,7 @@ class MemoryTree:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
+        self._changed: dict[str, int] = {}  # by path: when a node below it was made or deleted last
         self._numbers = itertools.count(1)
         self._waiting = _Waiting()
 
@@ -72,13 +73,13 @@ class MemoryTree:
                 self._waiting.node.setdefault(path, set()).add(notify)
             return self._nodes.get(path)
 
-    def children(self, path: str, notify: Notify | None) -> list[str] | None:
+    def folder(self, path: str, notify: Notify | None) -> Folder | None:
         with self._lock:
             node = self._nodes.get(path)
             if notify is not None:
                 where = self._waiting.node if node is None else self._waiting.children
                 where.setdefault(path, set()).add(notify)
-            return None if node is None else self._below(path)
+            return None if node is None else Folder(tuple(self._below(path)), self._changed.get(path, node.serial))
 
     def commit(self, operations: Sequence[Operation], session: int) -> None:
         """Do all or nothing, then give the notices. Raises Conflict."""
@@ -92,6 +93,10 @@ class MemoryTree:
                 raise
             told: set[Notify] = set()
             for operation in operations:
+                if not isinstance(operation, SetData):
+                    self._changed[_parent(operation.path)] = next(self._numbers)
+                if isinstance(operation, Delete):
+                    self._changed.pop(operation.path, None)
                 told |= self._waiting.node.pop(operation.path, set())
                 if not isinstance(operation, SetData):
                     told |= self._waiting.children.pop(_parent(operation.path), set())
@@ -165,8 +170,11 @@ class _MemoryNodes(Nodes):
     def get_all(self, paths: Sequence[str], notify: Notify | None = None) -> list[Node | None]:
         return [self._tree.get(path, notify) for path in paths]
 
-    def children(self, path: str, notify: Notify | None = None) -> list[str] | None:
-        return self._tree.children(path, notify)
+    def folder(self, path: str, notify: Notify | None = None) -> Folder | None:
+        return self._tree.folder(path, notify)
+
+    def folders(self, paths: Sequence[str]) -> list[Folder | None]:
+        return [self._tree.folder(path, None) for path in paths]
 
     def ensure(self, path: str) -> None:
         self._tree.ensure(path)

@@ -25,7 +25,10 @@ Read = Callable[[Notify], Seen]
 """Return what there is, comparable; leave notices on all that was read."""
 
 _RELIST_SECONDS = 30.0
-_SPACING_SECONDS = 0.05  # n registrations of one publisher come as n notices: list them once or twice
+_FEW_WATCHES = 40  # of one session; more share what these would ask for
+_SPACING_SECONDS = 0.05  # at least, between two looks
+_TURN_SECONDS = 0.1  # at most, from a notice to the look: thousands of readers get the same one at once
+_POLL_SECONDS = 2.0
 _RETRY_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
@@ -49,9 +52,18 @@ class TreeWatch(Watch, Generic[Seen]):
         what: it is, for the log.
         read: returns what there is.
         on_seen: called with it, when it is not what it was before.
+        watches: returns how many watches the session has.
     """
 
-    def __init__(self, nodes: Nodes, what: str, read: Read[Seen], on_seen: Callable[[Seen], None]) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        what: str,
+        read: Read[Seen],
+        on_seen: Callable[[Seen], None],
+        watches: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._watches = watches
         self._nodes = nodes
         self._what = what
         self._read = read
@@ -91,7 +103,7 @@ class TreeWatch(Watch, Generic[Seen]):
         known: list[Seen] = []
         while not self._closed.is_set():
             self._wake.clear()
-            wait = _RELIST_SECONDS * _jitter.uniform(0.8, 1.2)
+            wait = _RELIST_SECONDS * max(1.0, self._watches() / _FEW_WATCHES) * _jitter.uniform(0.8, 1.2)
             looked_at = time.monotonic()
             try:
                 seen = self._read(self._notify)
@@ -103,13 +115,47 @@ class TreeWatch(Watch, Generic[Seen]):
                 if known != [seen]:
                     known = [seen]
                     self._call(seen)
-            self._wake.wait(wait)
-            self._closed.wait(max(0.0, looked_at + _SPACING_SECONDS - time.monotonic()))
+            if self._wake.wait(wait):
+                turn = _jitter.uniform(0.0, _TURN_SECONDS)
+                self._closed.wait(max(turn, looked_at + _SPACING_SECONDS - time.monotonic()))
 
     def _call(self, seen: Seen) -> None:
-        if self._closed.is_set():
-            return
-        try:
-            self._on_seen(seen)
-        except Exception:
-            logger.exception("%s: the watch's callback failed", self._what)
+        if not self._closed.is_set():
+            _call(self._what, self._on_seen, seen)
+
+
+class PolledWatch(Watch, Generic[Seen]):
+    """A watch on what cannot tell of a change: it is read every two seconds."""
+
+    def __init__(self, what: str, read: Callable[[], Seen], on_seen: Callable[[Seen], None]) -> None:
+        self._what = what
+        self._read = read
+        self._on_seen = on_seen
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"registry-watch {what}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _follow(self) -> None:
+        known: list[Seen] = []
+        while not self._closed.is_set():
+            try:
+                seen = self._read()
+            except RegistryError as error:
+                logger.warning("%s: cannot look after it: %s", self._what, error)
+            else:
+                if known != [seen]:
+                    known = [seen]
+                    _call(self._what, self._on_seen, seen)
+            self._closed.wait(_POLL_SECONDS * _jitter.uniform(0.8, 1.2))
+
+
+def _call(what: str, on_seen: Callable[[Seen], None], seen: Seen) -> None:
+    try:
+        on_seen(seen)
+    except Exception:
+        logger.exception("%s: the watch's callback failed", what)

@@ -28,6 +28,14 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Folder:
+    """What is below a node: the names, in any order. ``serial`` changes when one of them is made or deleted."""
+
+    names: tuple[str, ...]
+    serial: int
+
+
+@dataclass(frozen=True)
 class Create:
     path: str
     data: bytes
@@ -91,8 +99,17 @@ class Nodes(ABC):
         """Do :meth:`get` for many paths at once; a missing node needs no notice here: its parent gives it."""
 
     @abstractmethod
-    def children(self, path: str, notify: Notify | None = None) -> list[str] | None:
-        """Return the names below a node, None if it is missing; ``notify`` once when that changes."""
+    def folder(self, path: str, notify: Notify | None = None) -> Folder | None:
+        """Return what is below a node, None if it is missing; ``notify`` once when that changes."""
+
+    @abstractmethod
+    def folders(self, paths: Sequence[str]) -> list[Folder | None]:
+        """Do :meth:`folder` for many paths at once."""
+
+    def children(self, path: str) -> tuple[str, ...] | None:
+        """Return the names below a node, None if it is missing."""
+        found = self.folder(path)
+        return None if found is None else found.names
 
     @abstractmethod
     def ensure(self, path: str) -> None:

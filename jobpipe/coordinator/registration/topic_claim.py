@@ -9,6 +9,7 @@ cannot be read is silent, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import ssl
@@ -18,7 +19,7 @@ from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import connect
-from jobpipe.net.retry import Deadline
+from jobpipe.net.retry import Deadline, backoff
 from jobpipe.operations.admin_operations import Driver, HandoverRequest
 from jobpipe.operations.messages.calls import ask
 from jobpipe.wire.wire_messages import Hello
@@ -29,6 +30,7 @@ from jobpipe_registry.topic_records import OwnerRecord
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
+RETRY_MOST_SECONDS = 2.0  # the registry tells of a claim that ends, but it need not
 
 
 async def claim_topic(
@@ -51,8 +53,12 @@ async def claim_topic(
         TopicOwned: a live publisher has it; the message names it.
     """
     deadline, evicted = Deadline(timeout), False
+    pauses = backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
+    moved = asyncio.Event()
+    notify = _into(asyncio.get_running_loop(), moved)
     while True:
         check_wanted()
+        moved.clear()
         # Before the claim: asking a silent owner takes seconds, in which its session may well have ended.
         late = deadline.passed
         mine = make_owner()
@@ -62,6 +68,7 @@ async def claim_topic(
                 await asyncio.to_thread(handler.claim, topic, mine)
         except TopicOwned as error:
             with map_registry_errors():
+                await asyncio.to_thread(handler.notify_of_owner, topic, notify)
                 present = await asyncio.to_thread(handler.owner, topic)
             if present is None:  # released meanwhile, or not to be read: the error knows which
                 if late:
@@ -79,9 +86,19 @@ async def claim_topic(
                 await _ask(topic, present, mine.name, tls, error)
                 if late:
                     raise _owned(topic, present, "it does not answer, but its registry session lives") from error
-            await asyncio.sleep(RETRY_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next(pauses)):
+                    await moved.wait()
         else:
             return
+
+
+def _into(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> Callable[[object], None]:
+    def notify(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(moved.set)
+
+    return notify
 
 
 async def _ask(

@@ -189,11 +189,12 @@ class TopicChanges:
             path, data, node = self._paths.registration(topic, record.index), record.to_bytes(), there.get(record.index)
             if node is None:
                 operations.append(Create(path, data))
-            elif node.session != self._nodes.session:
+                continue
+            if node.session != self._nodes.session:
                 self._require_ours_to_replace(topic, path, node, record, asked)
-                operations += [Delete(path, node.version), Create(path, data)]
-            elif node.data != data:
-                operations.append(SetData(path, data, node.version))
+            elif node.data == data:
+                continue
+            operations += [Delete(path, node.version), Create(path, data)]  # readers see no change of data in place
         return operations
 
     def _require_ours_to_replace(self, topic: str, path: str, node: Node, record: RegisterRecord, asked: bool) -> None:

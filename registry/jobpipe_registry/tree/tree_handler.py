@@ -7,14 +7,14 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobpipe_registry.handler import RegisterServerHandler, WatchCallback
+from jobpipe_registry.handler import RegisterServerHandler, TopicsCallback, WatchCallback
 from jobpipe_registry.names import Paths, check_name
 from jobpipe_registry.node_watch import TreeWatch, Watch
-from jobpipe_registry.nodes import Nodes, Notify
+from jobpipe_registry.nodes import Nodes
 from jobpipe_registry.registry_errors import NotStarted, RegistryError
 from jobpipe_registry.registry_jobs import Jobs
 from jobpipe_registry.registry_options import RegistryOptions
@@ -144,21 +144,31 @@ class TreeHandler(RegisterServerHandler):
     def records(self, topic: str) -> list[RegisterRecord]:
         return [record for _, _, record in self._parts().reader.registrations(topic)]
 
+    def records_of(self, topics: Sequence[str]) -> dict[str, list[RegisterRecord]]:
+        return self._parts().reader.records_of(topics)
+
     def watch(self, topic: str, callback: WatchCallback) -> Watch:
         parts = self._parts()
-
-        def list_topic(name: str, notify: Notify) -> list[tuple[int, RegisterRecord]]:
-            return [(node.serial, record) for _, node, record in parts.reader.registrations(name, notify)]
 
         check_name(topic)
         watch = TreeWatch(
             parts.nodes,
             f"topic {topic}",
-            lambda notify: list_topic(topic, notify),
+            parts.reader.follow(topic).read,
             lambda listed: callback([record for _, record in listed]),
+            self._count_watches,
         )
         self._begin(watch)
         return watch
+
+    def watch_topics(self, callback: TopicsCallback) -> Watch:
+        parts = self._parts()
+        watch = TreeWatch(parts.nodes, "the topics", parts.reader.topics, callback, self._count_watches)
+        self._begin(watch)
+        return watch
+
+    def _count_watches(self) -> int:
+        return len(self._watches)
 
     def _begin(self, watch: TreeWatch[Any]) -> None:
         """Start a watch, which ends with us."""
@@ -183,6 +193,10 @@ class TreeHandler(RegisterServerHandler):
         parts = self._parts()
         node = parts.nodes.get(parts.paths.owner(topic))
         return node is not None and node.session != 0  # what no session holds is rubbish
+
+    def notify_of_owner(self, topic: str, notify: Callable[[object], None]) -> None:
+        parts = self._parts()
+        parts.nodes.get(parts.paths.owner(topic), notify)
 
     def evict(self, topic: str, instance: str) -> None:
         with self._parts().keeper.changing() as changes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 from kazoo.exceptions import InvalidACLError, NoAuthError, NodeExistsError, NoNodeError, ZookeeperError
 
-from jobpipe_registry.nodes import Conflict, Create, Node, Nodes, Notify, Operation, SetData
+from jobpipe_registry.nodes import Conflict, Create, Folder, Node, Nodes, Notify, Operation, SetData
 from jobpipe_registry.registry_errors import RegistryError
 from jobpipe_registry.registry_options import RegistryOptions
 from jobpipe_registry.topic_records import MAX_RECORD_BYTES
@@ -19,6 +19,8 @@ from jobpipe_registry.zookeeper.kazoo_client import check_options
 from jobpipe_registry.zookeeper.zookeeper_session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PIPELINED = 64  # requests; each answer may have 1 MiB, which others wrote
 
@@ -67,24 +69,34 @@ class _ZooKeeperNodes(Nodes):
         return self._session.call(read)
 
     def get_all(self, paths: Sequence[str], notify: Notify | None = None) -> list[Node | None]:
-        def read(client: Any, timeout: float) -> list[Node | None]:
-            found: list[Node | None] = []
+        return self._pipelined(paths, lambda client, path: client.get_async(path, watch=notify), _node)
+
+    def folders(self, paths: Sequence[str]) -> list[Folder | None]:
+        return self._pipelined(paths, lambda client, path: client.get_children_async(path, include_data=True), _folder)
+
+    def _pipelined(
+        self, paths: Sequence[str], ask: Callable[[Any, str], Any], made: Callable[..., T]
+    ) -> list[T | None]:
+        """Ask for many paths at once; return what ``made`` makes of each answer, None for a missing node."""
+
+        def read(client: Any, timeout: float) -> list[T | None]:
+            found: list[T | None] = []
             for first in range(0, len(paths), _PIPELINED):
-                answers = [client.get_async(path, watch=notify) for path in paths[first : first + _PIPELINED]]
-                for answer in answers:
+                for answer in [ask(client, path) for path in paths[first : first + _PIPELINED]]:
                     try:
-                        found.append(_node(*answer.get(timeout=timeout)))
+                        found.append(made(*answer.get(timeout=timeout)))
                     except NoNodeError:
                         found.append(None)
             return found
 
         return self._session.call(read) if paths else []
 
-    def children(self, path: str, notify: Notify | None = None) -> list[str] | None:
-        def read(client: Any, timeout: float) -> list[str] | None:
+    def folder(self, path: str, notify: Notify | None = None) -> Folder | None:
+        def read(client: Any, timeout: float) -> Folder | None:
             while True:
                 try:
-                    return list(client.get_children_async(path, watch=notify).get(timeout=timeout))
+                    answer = client.get_children_async(path, watch=notify, include_data=True)
+                    return _folder(*answer.get(timeout=timeout))
                 except NoNodeError:
                     if notify is None or client.exists_async(path, watch=notify).get(timeout=timeout) is None:
                         return None
@@ -210,6 +222,10 @@ def _ancestors(path: str) -> list[str]:
     """Return the paths of a node's ancestors and of itself, the root left out."""
     parts = path.split("/")
     return ["/".join(parts[:length]) for length in range(2, len(parts) + 1)]
+
+
+def _folder(names: list[str], stat: Any) -> Folder:
+    return Folder(tuple(names), stat.pzxid)
 
 
 def _node(data: bytes | None, stat: Any) -> Node:

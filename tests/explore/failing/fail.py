@@ -30,7 +30,7 @@ _ORDER = (*FIRST, *(name for name in OPERATIONS if name not in FIRST), "tick", *
 _WRITES = {"open", "write", "pwrite", "posix_fallocate", "mkdir"}
 _READS = {"read", "stat", "lstat", "listdir", "scandir", "statvfs", "close"}
 _CHANGES = {"write", "sync", "truncate", "delete"}
-_BEFORE_ONLY = {"read", "stat", "lstat", "listdir", "scandir", "statvfs", "pread", "get", "get_all", "children", "lock"}
+_BEFORE_ONLY = {"read", "stat", "lstat", "listdir", "scandir", "statvfs", "pread", "get", "get_all", "folder", "lock"}
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,9 @@ class _Nodes(_MemoryNodes):
         self._travel()
         return super().get_all(paths, notify)
 
-    def children(self, path: str, notify: Any = None) -> Any:
+    def folder(self, path: str, notify: Any = None) -> Any:
         self._travel()
-        return super().children(path, notify)
+        return super().folder(path, notify)
 
     def ensure(self, path: str) -> None:
         self._travel()

@@ -41,7 +41,7 @@ from jobpipe.store.spool.spool_files import SEGMENTS, file_name
 from jobpipe.testing import SCHEMA
 from jobpipe.wire.wire_messages import Hello, Reply, Request
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
-from jobpipe_registry.nodes import Node, Nodes, Notify, Operation
+from jobpipe_registry.nodes import Folder, Node, Nodes, Notify, Operation
 from jobpipe_registry.registry_errors import Unavailable
 from jobpipe_registry.registry_options import RegistryOptions
 from tests.explore import sqlite_files
@@ -110,9 +110,9 @@ class _ExploredNodes(_MemoryNodes):
         self._meet("get_all", f"{len(paths)} nodes", after=False)
         return super().get_all(paths, notify)
 
-    def children(self, path: str, notify: Notify | None = None) -> list[str] | None:
-        self._meet("children", path, after=False)
-        return super().children(path, notify)
+    def folder(self, path: str, notify: Notify | None = None) -> Folder | None:
+        self._meet("folder", path, after=False)
+        return super().folder(path, notify)
 
     def ensure(self, path: str) -> None:
         self._meet("ensure", path, after=False)
