@@ -13,6 +13,7 @@ from jobpipe.errors import JobpipeError, TopicNotFound
 from jobpipe.net.address import Endpoint
 from jobpipe.net.retry import Deadline
 from jobpipe_registry.handler import RegisterServerHandler
+from jobpipe_registry.node_watch import Watch
 from jobpipe_registry.topic_records import RegisterRecord
 
 
@@ -65,6 +66,7 @@ def from_records(topic: str, records: list[RegisterRecord]) -> Location | None:
 class _Known:
     """What is known of one topic."""
 
+    looked_at: bool = False
     locations: list[Location] = field(default_factory=list)
     doubted: set[Location] = field(default_factory=set)
 
@@ -85,7 +87,8 @@ class TopicLocator:
         self._changed = threading.Condition()
         self._known: dict[str, _Known] = {}
         self._listeners: dict[str, list[Callable[[], object]]] = {}
-        self._watches = []  # type: ignore[var-annotated]
+        self._watches: dict[str, Watch] = {}  # by topic
+        self._names: Watch | None = None
         self._closed = False
 
     @property
@@ -108,6 +111,7 @@ class TopicLocator:
         def on_change(records: list[RegisterRecord]) -> None:
             found = all_from_records(topic, records)
             with self._changed:
+                known.looked_at = True
                 known.locations = found
                 known.doubted &= set(found)
                 listeners = list(self._listeners.get(topic, ()))
@@ -116,7 +120,29 @@ class TopicLocator:
                 listener()
 
         with map_registry_errors():
-            self._watches.append(self._handler.watch(topic, on_change))
+            self._watches[topic] = self._handler.watch(topic, on_change)
+
+    def unfollow(self, topic: str) -> None:
+        """End what :meth:`follow` and :meth:`listen` began."""
+        with self._changed:
+            self._known.pop(topic, None)
+            self._listeners.pop(topic, None)
+            watch = self._watches.pop(topic, None)
+        if watch is not None:
+            watch.close()
+
+    def follow_names(self, on_names: Callable[[list[str]], None]) -> None:
+        """Call ``on_names`` with the names of all topics: soon, and when one comes or goes. To be called once.
+
+        It is called from a thread of the registry.
+        """
+        with map_registry_errors():
+            self._names = self._handler.watch_topics(on_names)
+
+    def has_looked_at(self, topic: str) -> bool:
+        """Tell whether the registry has said by now whether ``topic``, which is followed, is served."""
+        with self._changed:
+            return topic in self._known and self._known[topic].looked_at
 
     def listen(self, topic: str, listener: Callable[[], object]) -> None:
         """Call ``listener``, from a thread of the registry, after each change of the registrations of ``topic``."""
@@ -208,7 +234,7 @@ class TopicLocator:
                 return
             self._closed = True
             self._changed.notify_all()
-        for watch in self._watches:
+        for watch in (*self._watches.values(), *([] if self._names is None else [self._names])):
             watch.close()
         if self._owned:
             self._handler.shutdown()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jobpipe.config import Config
 from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.discovery.topic_lookup import TopicLocator, from_records
-from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
+from jobpipe.errors import ConfigError, JobpipeError, TopicNotFound
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import EARLIEST, Boundary
@@ -22,8 +22,8 @@ from jobpipe.subscribing.wait_logging import log_while_waiting
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0  # between two looks at the registry's list of topics
-EAGER_SECONDS = 0.3  # between two questions to those that were found; and two looks while there is none at all
+LOOK_SECONDS = 2.0  # between two looks at what the registry has told
+EAGER_SECONDS = 0.3  # between two questions to those that were found; and two looks at the start
 START_SECONDS = 5.0  # at the start, for the other topics that are registered, once one is connected
 CLOSE_SECONDS = 5.0
 SHOWN = 5  # names in an error
@@ -46,28 +46,36 @@ class TopicPattern:
     text: str
     most: int = MOST
 
-    def served(self, locator: TopicLocator, known: Collection[str] = ()) -> list[str]:
-        """Return those that have a publisher now, in name order, without those ``known``, which count for the limit.
+    def served(self, locator: TopicLocator) -> list[str]:
+        """Return those that have a publisher now, in name order.
 
         Raises:
             ConfigError: they are too many.
             RegistryUnavailable: the registry does not answer.
         """
-        expression = re.compile(self.text)
-        handler = locator.handler
         with map_registry_errors():
-            names = [name for name in handler.topics() if expression.fullmatch(name)]
-            every = sorted({*names, *known})
-            if len(every) > self.most:
-                raise ConfigError(
-                    f"subscribePattern={self.text!r}: {len(every)} topics match, or are in this checkpoint, and "
-                    f"maxTopics={self.most} allows no more: {', '.join(every[:SHOWN])}"
-                    f"{', ...' if len(every) > SHOWN else ''}. Make the pattern narrower, or raise maxTopics",
-                    pattern=self.text,
-                    count=len(every),
-                    most=self.most,
-                )
-            return [name for name in names if name not in known and from_records(name, handler.records(name))]
+            names = self.matching(locator.handler.topics())
+            records = locator.handler.records_of(names)
+        return [name for name in names if from_records(name, records[name])]
+
+    def matching(self, names: Iterable[str], known: Collection[str] = ()) -> list[str]:
+        """Return those of the names that match, in name order, without those ``known``, which count for the limit.
+
+        Raises:
+            ConfigError: they are too many.
+        """
+        expression = re.compile(self.text)
+        every = sorted({*(name for name in names if expression.fullmatch(name)), *known})
+        if len(every) > self.most:
+            raise ConfigError(
+                f"subscribePattern={self.text!r}: {len(every)} topics match, or are in this checkpoint, and "
+                f"maxTopics={self.most} allows no more: {', '.join(every[:SHOWN])}"
+                f"{', ...' if len(every) > SHOWN else ''}. Make the pattern narrower, or raise maxTopics",
+                pattern=self.text,
+                count=len(every),
+                most=self.most,
+            )
+        return [name for name in every if name not in known]
 
     def none_found(self, config: Config, missing: str) -> TopicNotFound:
         """Return the error of a wait that ended."""
@@ -126,6 +134,10 @@ class TopicFinder:
         self._known: frozenset[str] = frozenset()  # what the reader has
         self._ready: dict[str, Position] = {}  # the topics found; never changed in place
         self._failure: JobpipeError | None = None
+        self._names: list[str] | None = None  # all of the namespace, as the registry told them last
+        self._candidates: set[str] = set()  # followed in the registry, to hear when they are served
+        self._begun = False
+        self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -140,19 +152,17 @@ class TopicFinder:
         deadline = Deadline(config.discovery_timeout)
         with log_while_waiting(self._pattern.text, config, "a topic that matches", lambda: "none is served"):
             while True:
-                try:
-                    self._follow_new()
-                except RegistryUnavailable as error:
-                    log.info("%s", error)
+                self._wake.clear()
+                known = self._follow_new()
                 followed = self._session.topics
                 connected = [topic for topic in followed if self._session.is_connected(topic)]
                 if connected:
                     deadline = Deadline(deadline.left(START_SECONDS))
-                if connected and (connected == followed or deadline.passed):
+                if connected and ((known and connected == followed) or deadline.passed):
                     return connected
                 if deadline.passed:
                     raise self._pattern.none_found(config, "no topic was reached")
-                self._closed.wait(EAGER_SECONDS)
+                self._wake.wait(EAGER_SECONDS)
 
     def first_positions(self, topics: Iterable[str], between: Between) -> dict[str, Position]:
         """Return where a new checkpoint begins in those of ``topics`` that can say so now.
@@ -208,16 +218,15 @@ class TopicFinder:
 
     def close(self) -> None:
         self._closed.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
 
     def _follow_topics(self) -> None:
-        listed_at = -LOOK_SECONDS
         while not self._closed.is_set():
+            self._wake.clear()
             try:
-                if time.monotonic() - listed_at >= LOOK_SECONDS:
-                    listed_at = time.monotonic()
-                    self._follow_new()
+                self._follow_new()
                 self._take_in()
             except RETRYABLE as error:
                 log.info("subscribePattern=%r: %s", self._pattern.text, error)
@@ -228,7 +237,8 @@ class TopicFinder:
                 log.exception("subscribePattern=%r", self._pattern.text)
                 self._failure = JobpipeError(f"subscribePattern={self._pattern.text!r}: {error!r}")
                 return
-            self._closed.wait(EAGER_SECONDS if self._expected() else LOOK_SECONDS)
+            if not self._closed.is_set():
+                self._wake.wait(EAGER_SECONDS if self._expected() else LOOK_SECONDS)
 
     def _expected(self) -> list[str]:
         """Return the topics that are followed, and not told of."""
@@ -243,6 +253,27 @@ class TopicFinder:
                 log.info("topic %s: found, begins at offset %d", topic, position.n)
                 self._ready = {**self._ready, topic: position}
 
-    def _follow_new(self) -> None:
-        for topic in self._pattern.served(self._session.locator, self._session.topics):
-            self._session.follow(topic)
+    def _follow_new(self) -> bool:
+        """Take the topics that are served into the session; tell whether it is known of all which those are."""
+        locator = self._session.locator
+        if not self._begun:
+            self._begun = True
+            locator.follow_names(self._on_names)
+        if self._names is None:
+            return False
+        matching = self._pattern.matching(self._names, self._session.topics)
+        for topic in matching:
+            if topic not in self._candidates:
+                self._candidates.add(topic)
+                locator.listen(topic, self._wake.set)
+                locator.follow(topic)
+            if locator.current(topic) is not None:
+                self._session.follow(topic)
+        for topic in self._candidates.difference(matching, self._session.topics):
+            self._candidates.discard(topic)
+            locator.unfollow(topic)
+        return all(locator.has_looked_at(topic) for topic in matching)
+
+    def _on_names(self, names: list[str]) -> None:
+        self._names = names
+        self._wake.set()
