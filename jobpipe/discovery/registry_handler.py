@@ -10,6 +10,7 @@ from jobpipe.config import Config
 from jobpipe.config.home_folder import make_home
 from jobpipe.errors import ConfigError, RegistryUnavailable, TopicOwned
 from jobpipe_registry import registry_errors as registry_errors
+from jobpipe_registry.embedded.embedded_files import MAX_CONNECTIONS
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from jobpipe_registry.handler import RegisterServerHandler
 
@@ -77,7 +78,16 @@ def open_handler(config: Config) -> RegisterServerHandler:
         make_home(config.home)
     with map_registry_errors():
         where = EmbeddedZooKeeper(config.home).options() if config.embedded else {"connect": config.registry_connect}
-        handler.start({**where, **_options(config)})
+        try:
+            handler.start({**where, **_options(config)})
+        except registry_errors.Unavailable as error:
+            if config.embedded and EmbeddedZooKeeper(config.home).is_full():
+                raise registry_errors.Unavailable(
+                    error.hosts,
+                    f"the embedded ZooKeeper has {MAX_CONNECTIONS} connections, one of each job and driver, and takes "
+                    "no more. Use a ZooKeeper of your own: set jobpipe.registerserver.connect (docs/deploy.md)",
+                ) from error
+            raise
     return handler
 
 

@@ -38,7 +38,7 @@ def doctor(settings: Settings, as_json: bool) -> int:
 
 
 def _findings(settings: Settings) -> Iterator[Finding]:
-    from jobpipe.cli.doctor import bus_checks, host_checks, registry_access_check
+    from jobpipe.cli.doctor import bus_checks, host_checks, registry_access_check, registry_connections_check
 
     yield host_checks.python()
     yield host_checks.pyarrow()
@@ -69,6 +69,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield answer
     if answer.status == "ok":
         yield from registry_access_check.permissions(config)
+        yield from registry_connections_check.connections(config)
     yield from host_checks.network(config)
     yield host_checks.spool(config)
 

@@ -32,6 +32,10 @@ _LIFE = datetime.timedelta(days=365 * 30)  # of the certificate, which its file 
 _CLOCK_SLACK_SECONDS = 2.0  # start times are derived from the wall clock, which may be set
 
 
+MAX_CONNECTIONS = 1000
+"""That a server takes; each job, driver and command has one."""
+
+
 @dataclass(frozen=True)
 class EmbeddedState:
     """What the supervisor last said. ``created`` and ``java_created`` are process start times, ``since`` wall time."""

@@ -24,7 +24,13 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, is_alive, start_time
+from jobpipe_registry.embedded.embedded_files import (
+    MAX_CONNECTIONS,
+    EmbeddedFiles,
+    EmbeddedState,
+    is_alive,
+    start_time,
+)
 from jobpipe_registry.embedded.four_letter_words import ask, count_sessions, is_serving
 from jobpipe_registry.host.local_files import locked_file
 from jobpipe_registry.host.process_identity import PidScope
@@ -47,8 +53,8 @@ minSessionTimeout=4000
 dataDir=./data
 admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr
-maxClientCnxns=1000
-maxCnxns=1000
+maxClientCnxns={most}
+maxCnxns={most}
 snapCount=10000
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
@@ -214,7 +220,7 @@ class JavaSupervisor:
         for _ in range(_START_ATTEMPTS):
             port = _free_port(port)
             link = _TLS_CFG if self._state.tls else _PLAIN_CFG
-            (self._files.directory / "zoo.cfg").write_text(_ZOO_CFG + link.format(port=port))
+            (self._files.directory / "zoo.cfg").write_text((_ZOO_CFG + link).format(port=port, most=MAX_CONNECTIONS))
             java = self._java = subprocess.Popen(
                 [
                     sys.executable,

@@ -29,6 +29,7 @@ import psutil
 
 from jobpipe_registry.credentials import Tls
 from jobpipe_registry.embedded.embedded_files import EmbeddedFiles, EmbeddedState, is_alive
+from jobpipe_registry.embedded.four_letter_words import ask, count_connections
 from jobpipe_registry.host.local_files import is_locked, locked_file
 from jobpipe_registry.registry_errors import BadOption, Unavailable
 from jobpipe_registry.zookeeper.zookeeper_tls import make_context
@@ -124,6 +125,20 @@ class EmbeddedZooKeeper:
             return None
         endpoint = f"127.0.0.1:{state.port}"
         return EmbeddedStatus(state.pid, state.port, endpoint, state.since, state.java_pid)
+
+    def is_full(self) -> bool:
+        """Say whether it lives, and takes no further connection."""
+        return self._ask("srvr") == ""
+
+    def count_connections(self) -> int | None:
+        """Return how many it has; None if it does not answer."""
+        return count_connections(self._ask("mntr"))
+
+    def _ask(self, word: str) -> str | None:
+        state = self._files.read_state()
+        if state is None or self.status() is None:
+            return None
+        return ask(state.port, word, make_context(self.tls) if state.tls else None)
 
     def stop(self, timeout: float = 10.0) -> bool:
         """End the server even if it is in use. False if none was running.

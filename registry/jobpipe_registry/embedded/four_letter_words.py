@@ -36,8 +36,17 @@ def is_serving(port: int, tls: ssl.SSLContext | None = None) -> bool:
 
 def count_sessions(answer: str | None) -> int | None:
     """Return the number of live sessions, those with a lost connection included, by the answer to ``mntr``."""
+    return _number(answer, "zk_global_sessions")
+
+
+def count_connections(answer: str | None) -> int | None:
+    """Return the number of open connections, by the answer to ``mntr``."""
+    return _number(answer, "zk_num_alive_connections")
+
+
+def _number(answer: str | None, wanted: str) -> int | None:
     for line in (answer or "").splitlines():
         name, _, value = line.partition("\t")
-        if name == "zk_global_sessions" and value.isdigit():
+        if name == wanted and value.isdigit():
             return int(value)
     return None
