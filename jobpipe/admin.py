@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +32,7 @@ from jobpipe.operations.admin_operations import (
 from jobpipe.operations.flow_operations import ResetFlowRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.status_operations import StatusRequest, TopicStatus
+from jobpipe.status_walk import Answer, StatusWalk
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.spool_folders import has_spool
 from jobpipe.store.reading.boundary import Boundary
@@ -40,8 +40,6 @@ from jobpipe.store.spool.spool_files import is_topic
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
-
-ASKED_AT_ONCE = 8
 
 AWAY = (TopicAway, LinkError, RegistryUnavailable)
 """Errors of :class:`Admin` after which the same may be asked again later: nothing was changed, or it is not known.
@@ -63,6 +61,8 @@ class Admin:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._locator = TopicLocator(config)
+        self._walk = StatusWalk(config)
+        self._places: dict[str, Location] = {}  # where topics were found last; replaced as a whole
 
     def __enter__(self) -> Admin:
         return self
@@ -73,7 +73,8 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """End the registry session."""
+        """End the registry session, and the links to coordinators."""
+        self._walk.close()
         self._locator.close()
 
     def topics(self) -> list[TopicLine]:
@@ -82,9 +83,11 @@ class Admin:
         Raises:
             RegistryUnavailable: the registry does not answer.
         """
-        handler = self._locator.handler
         with map_registry_errors():
-            return [TopicLine(name, from_records(name, handler.records(name))) for name in sorted(handler.topics())]
+            names = self._locator.handler.topics()
+        places = self._look_up(names)
+        self._places = places
+        return [TopicLine(name, places.get(name)) for name in names]
 
     def known_topics(self) -> list[str]:
         """Return the names of all topics that were ever published in the namespace and not deleted.
@@ -96,18 +99,46 @@ class Admin:
             return self._locator.handler.known_topics()
 
     def statuses(self, topics: Sequence[str], timeout: float) -> dict[str, TopicStatus]:
-        """Return the status of each topic whose coordinator answers us in time; several are asked at once."""
+        """Return the status of each topic whose coordinator answers us in time; all are asked at once."""
+        found: dict[str, TopicStatus] = {}
+        for topic, answer in self.answers(topics, timeout).items():
+            if isinstance(answer, TopicStatus):
+                found[topic] = answer
+            else:
+                log.info("topic %s: no status (%s)", topic, answer)
+        return found
 
-        def ask(topic: str) -> TopicStatus | None:
-            try:
-                return self.status(topic, timeout)
-            except JobpipeError as error:
-                log.info("topic %s: no status (%s)", topic, error)
-                return None
+    def answers(self, topics: Sequence[str], timeout: float) -> dict[str, Answer]:
+        """Return for each topic its status, or the error for which there is none; all coordinators are asked at once.
 
-        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="status") as pool:
-            found = list(pool.map(ask, topics))
-        return {topic: status for topic, status in zip(topics, found, strict=True) if status is not None}
+        Args:
+            topics: their names.
+            timeout: seconds in which a coordinator must be reached, and then for each of its answers.
+        """
+        places = {topic: self._places[topic] for topic in topics if topic in self._places}
+        found = self._walk.ask(list(places.values()), timeout)
+        missing = [topic for topic in topics if not isinstance(found.get(topic), TopicStatus)]
+        if not missing:
+            return found
+        try:
+            new = self._look_up(missing)
+        except JobpipeError as error:
+            return {topic: found.get(topic, error) for topic in topics}
+        kept = {topic: place for topic, place in self._places.items() if topic not in missing}
+        self._places = {**kept, **new}
+        moved = [place for topic, place in new.items() if place != places.get(topic)]
+        found |= self._walk.ask(moved, timeout)
+        for topic in missing:
+            if topic not in new and topic not in found:
+                found[topic] = TopicAway(f"topic {topic!r} is not served now", topic=topic)
+        return {topic: found[topic] for topic in topics}
+
+    def _look_up(self, topics: Sequence[str]) -> dict[str, Location]:
+        """Return where those of the topics are served that are. Raises RegistryUnavailable."""
+        with map_registry_errors():
+            records = self._locator.handler.records_of(topics)
+        places = {topic: from_records(topic, found) for topic, found in records.items()}
+        return {topic: place for topic, place in places.items() if place is not None}
 
     def locate(self, topic: str) -> Location:
         """Return where ``topic`` is served now.

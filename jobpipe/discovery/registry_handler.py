@@ -84,8 +84,8 @@ def open_handler(config: Config) -> RegisterServerHandler:
             if config.embedded and EmbeddedZooKeeper(config.home).is_full():
                 raise registry_errors.Unavailable(
                     error.hosts,
-                    f"the embedded ZooKeeper has {MAX_CONNECTIONS} connections, one of each job and driver, and takes "
-                    "no more. Use a ZooKeeper of your own: set jobpipe.registerserver.connect (docs/deploy.md)",
+                    f"the embedded ZooKeeper is full, with {MAX_CONNECTIONS} connections, one of each job and driver. "
+                    "Use a ZooKeeper of your own: set jobpipe.registerserver.connect (docs/deploy.md)",
                 ) from error
             raise
     return handler

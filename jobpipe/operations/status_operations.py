@@ -201,6 +201,10 @@ class TopicStatus(Fields):
 
 @message
 class StatusRequest(RequestFor[TopicStatus], op="status"):
-    """How the topic stands; with ``served`` also what each process has served."""
+    """How the topic stands; with ``served`` also what each process has served.
+
+    With ``topic`` how another topic of the same coordinator stands: who asks for many topics needs one link.
+    """
 
     served: Annotated[bool, Boolean(), OMITTED] = False
+    topic: Annotated[str | None, CheckedName(), OMITTED] = None

@@ -35,13 +35,15 @@ def statuses(admin: Admin, topics: Sequence[str], timeout: float) -> list[TopicS
         click.echo(f"not served now: {', '.join(map(printable, away))}", err=True)
     found: list[TopicStatus] = []
     silent: JobpipeError | None = None
-    for name in [line.name for line in lines if line.location is not None]:
-        try:
-            found.append(admin.status(name, timeout))
-        except (LinkError, TopicNotFound, NotAuthorized) as error:
-            silent = error  # a registration outlives its coordinator by a session; not all topics are for everybody
-            said = "refuses us" if isinstance(error, NotAuthorized) else "does not answer"
-            click.echo(f"topic {printable(name)} {said}: {printable(str(error))}", err=True)
+    for name, answer in admin.answers([line.name for line in lines if line.location is not None], timeout).items():
+        if isinstance(answer, JobpipeError):
+            if not isinstance(answer, LinkError | TopicNotFound | NotAuthorized):
+                raise answer
+            silent = answer  # a registration outlives its coordinator by a session; not all topics are for everybody
+            said = "refuses us" if isinstance(answer, NotAuthorized) else "does not answer"
+            click.echo(f"topic {printable(name)} {said}: {printable(str(answer))}", err=True)
+        else:
+            found.append(answer)
     if silent is not None and not found:
         raise silent
     return found

@@ -129,7 +129,7 @@ class AdminHandlers:
                 log=opened.log_id, epoch=opened.epoch, head=opened.head, token=token
             )
         else:
-            reply = await self._answer(operation, Context(link, self._served(link)), asked)
+            reply = await self._answer(operation, Context(link, self._asked_topic(link, asked)), asked)
         return reply.to_json(), reply.blob
 
     async def _answer(self, operation: Operation[Any], at: Context, asked: Fields) -> Fields:
@@ -165,6 +165,14 @@ class AdminHandlers:
                 instance=at.link.hello.instance,
                 changed=changed,
             )
+
+    def _asked_topic(self, link: Link, asked: Fields) -> ServedTopic:
+        if not isinstance(asked, StatusRequest) or asked.topic is None:
+            return self._served(link)
+        served = self._coordinator.topics.get(asked.topic)
+        if served is None:
+            raise TopicNotFound(f"topic {asked.topic!r} is not served here", topic=asked.topic)
+        return served
 
     def _served(self, link: Link) -> ServedTopic:
         hello = link.hello

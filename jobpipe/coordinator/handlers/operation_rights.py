@@ -29,6 +29,7 @@ from jobpipe.operations.flow_operations import (
 )
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.reader_operations import BindRequest, BoundsRequest
+from jobpipe.operations.status_operations import StatusRequest
 
 
 def require_operation(trust: PeerAuthentication, link: Link, asked: Fields) -> None:
@@ -45,6 +46,9 @@ def require_operation(trust: PeerAuthentication, link: Link, asked: Fields) -> N
     topic = link.hello.topic
     trust.require_role(link)
     match asked:
+        case StatusRequest(topic=str(other)):
+            if not trust.allows(link, READ, other):
+                trust.require(link, ADMIN, other)
         case HandoverRequest():
             trust.require(link, PUBLISH, topic)
         case SeekRequest(name=name) | DropRequest(name=name) | HoldRequest(name=name) | ReleaseHoldRequest(name=name):

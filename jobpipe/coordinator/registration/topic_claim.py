@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import ssl
 from collections.abc import Callable
 
@@ -28,8 +29,10 @@ from jobpipe_registry.host.process_identity import lives
 from jobpipe_registry.topic_records import OwnerRecord
 
 log = logging.getLogger(__name__)
+_jitter = random.Random()  # noqa: S311 - own, so that it does not disturb a program that seeds the global one
 
 RETRY_SECONDS = 0.25
+TURN_SECONDS = (0.05, 0.15)  # after a claim has ended: others may wait for it too
 RETRY_MOST_SECONDS = 2.0  # the registry tells of a claim that ends, but it need not
 
 
@@ -89,6 +92,7 @@ async def claim_topic(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(next(pauses)):
                     await moved.wait()
+                    await asyncio.sleep(_jitter.uniform(*TURN_SECONDS))
         else:
             return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _HASHED = re.compile(r"h[0-9a-f]{40}", re.ASCII)
@@ -16,6 +17,12 @@ def topic_server_name(topic: str) -> str:
     is one that looks like such a hash or like IDNA, so that no two topics share a name.
     """
     return f"{label(topic)}.topic.jobpipe"
+
+
+def bears_topic(names: Collection[str], topic: str) -> bool:
+    """Tell whether a certificate with these DNS names proves a topic, as a TLS handshake decides: ``*`` is a label."""
+    name = topic_server_name(topic)
+    return name in names or f"*.{name.partition('.')[2]}" in names
 
 
 def subscription_name(subscription: str) -> str:

@@ -315,7 +315,7 @@ class TopicChanges:
         return stay
 
     def _withdrawing(self, topics: Sequence[tuple[str, Sequence[str]]]) -> list[Operation]:
-        """Return what removes the topics if nobody else is in them. Raises Conflict if that is known already."""
+        """Return what removes the topics if no one else is in them. Raises Conflict if that is known already."""
         guards = self._nodes.get_all([self._paths.epoch(topic) for topic, _ in topics])
         paths = [path for _, each in topics for path in each]
         nodes = dict(zip(paths, self._nodes.get_all(paths), strict=True))

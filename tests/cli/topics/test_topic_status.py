@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from jobpipe.admin import TopicLine
 from jobpipe.cli.common.topic_status import statuses, without_publisher
 from jobpipe.discovery.topic_lookup import Location
-from jobpipe.errors import LinkBroken
+from jobpipe.errors import JobpipeError, LinkBroken
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.status_operations import TopicStatus
 from tests.statuses import topic_status
@@ -30,6 +31,15 @@ class Topics:
         if topic in self._dead:
             raise LinkBroken(f"connect to 127.0.0.1:1: refused ({topic})")
         return topic_status(topic)
+
+    def answers(self, topics: Sequence[str], timeout: float) -> dict[str, TopicStatus | JobpipeError]:
+        found: dict[str, TopicStatus | JobpipeError] = {}
+        for topic in topics:
+            try:
+                found[topic] = self.status(topic, timeout)
+            except LinkBroken as error:
+                found[topic] = error
+        return found
 
 
 def test_a_dead_one_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:

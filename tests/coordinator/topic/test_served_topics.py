@@ -160,12 +160,11 @@ def test_a_take_over_that_fails_leaves_the_topic_free(
         assert is_free(world)
         register = world.handlers[0].register
 
-        def second_fails(topic: str, record: Any) -> None:
-            if record.index == 2:
-                fail()
-            register(topic, record)
+        def second_fails(topic: str, records: Any) -> None:
+            register(topic, records[0])
+            fail()
 
-        monkeypatch.setattr(world.handlers[0], "register", second_fails)
+        monkeypatch.setattr(world.handlers[0], "register_all", second_fails)
         with pytest.raises(SpoolError):
             await host.open_topic("orders", world.order())
         assert is_free(world)
@@ -180,8 +179,8 @@ def test_a_topic_that_is_given_up_is_not_released_twice(world: World, monkeypatc
     async def work() -> None:
         host, gate = world.host(parent=GONE), Gate()
         topic = await host.open_topic("orders", world.order())
-        release = world.handlers[0].release
-        monkeypatch.setattr(world.handlers[0], "release", gate.wrap(release))
+        withdraw = world.handlers[0].withdraw
+        monkeypatch.setattr(world.handlers[0], "withdraw", gate.wrap(withdraw))
         dropping = asyncio.create_task(host.hand_over(topic, "newcomer"))
         await gate.arrived()
         opening = asyncio.create_task(host.open_topic("orders", world.order("again")))
@@ -515,7 +514,7 @@ def test_a_topic_that_is_given_up_is_not_registered_again(
         world.handler()
         monkeypatch.setattr(host._data, "start", lambda: None, raising=False)
         if registry == "slow":
-            monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
+            monkeypatch.setattr(world.handlers[0], "register_all", gate.wrap(world.handlers[0].register_all))
         else:
             monkeypatch.setattr(host._data, "start", gate.wrap(host._data.start))
         mending = asyncio.create_task(host._restart_data_process())
@@ -531,7 +530,7 @@ def test_a_topic_that_is_given_up_is_not_registered_again(
     run(work())
 
 
-@pytest.mark.parametrize("where", ["next_epoch", "claim", "register", "take_over"])
+@pytest.mark.parametrize("where", ["next_epoch", "claim", "register_all", "take_over"])
 def test_a_topic_that_is_given_up_takes_nothing_back(world: World, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """T5: a batch is to be sealed again, and meanwhile the topic is handed over: it stays so."""
 
@@ -573,9 +572,9 @@ def test_a_data_process_that_dies_while_a_topic_is_opened(world: World, monkeypa
 
     async def work() -> None:
         host, gate = world.host(), Gate()
-        monkeypatch.setattr(world.handlers[0], "register", gate.wrap(world.handlers[0].register))
+        monkeypatch.setattr(world.handlers[0], "register_all", gate.wrap(world.handlers[0].register_all))
         opening = asyncio.create_task(host.open_topic("orders", world.order()))
-        await gate.arrived()  # the first record is made
+        await gate.arrived()  # the records are made
 
         def start() -> None:
             host._data.endpoint = Endpoint("127.0.0.1", 3)  # type: ignore[misc]

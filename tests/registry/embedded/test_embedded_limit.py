@@ -48,7 +48,7 @@ def test_the_most_connections(home: Path) -> None:
         assert found.detail.startswith(f"{MAX_CONNECTIONS} connections")
         with pytest.raises(RegistryUnavailable) as caught:
             open_handler(config)
-        on_page(str(caught.value), "registry … is not available: the embedded ZooKeeper has 1000 connections")
+        on_page(str(caught.value), "registry … is not available: the embedded ZooKeeper is full, with 1000 connections")
     assert handler.topics() == []  # who is in stays in
     handler.shutdown()
 

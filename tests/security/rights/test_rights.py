@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
+from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import (
     Fenced,
     FlowNotFound,
@@ -21,8 +23,10 @@ from jobpipe.errors import (
     JobpipeError,
     LinkBroken,
     NotAuthorized,
+    PeerNotTrusted,
     RemoteProtocolError,
     SubscriptionNotFound,
+    TopicNotFound,
     TopicOwned,
 )
 from jobpipe.net.links.blocking_link import BlockingLink
@@ -35,7 +39,9 @@ from jobpipe.operations.data_operations import FetchRequest
 from jobpipe.operations.host_operations import ReadRequest
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.reader_operations import lease_name
+from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.publishing.topic_publisher import Publisher
+from jobpipe.status_walk import StatusWalk
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import EARLIEST, LATEST, Boundary
 from jobpipe.store.spool.segment import SegmentFile
@@ -274,6 +280,28 @@ def test_the_right_to_publish_does_not_show_how_a_topic_stands(served: Served, o
     assert caught.value.fields["right"] == "admin"
     for files in (served.world.billing, served.world.operations, served.world.orders):
         assert ask(dial(served, files, "admin"), op, {})
+
+
+def test_how_another_topic_stands_needs_the_right_there(served: Served) -> None:
+    """One link for many topics: the right is that of the topic in the request, not of the one in HELLO."""
+    names = ["billing.subscription.jobpipe", "payments.subscription.jobpipe"]
+    both = issue(served.world.folder, "both", dns=names, usages=["client"], replace=True)
+    for role in ("admin", "reader"):
+        assert ask(dial(served, both, role), "status", {"topic": TOPIC})["topic"] == TOPIC
+        with pytest.raises(TopicNotFound, match="'payments' is not served here"):
+            ask(dial(served, both, role), "status", {"topic": "payments"})
+        with pytest.raises(NotAuthorized) as caught:
+            ask(dial(served, served.world.billing, role), "status", {"topic": "payments"})
+        assert (caught.value.fields["right"], caught.value.fields["topic"]) == ("admin", "payments")
+
+
+def test_a_coordinator_is_not_believed_about_topics_that_its_certificate_does_not_bear(served: Served) -> None:
+    walk = StatusWalk(served.config(**settings(served.world.billing)))
+    place = Location(TOPIC, served.control, served.data, 1, "i", 1, ssl=True)
+    found = walk.ask([place, replace(place, topic="payments")], 20.0)
+    walk.close()
+    assert isinstance(found[TOPIC], TopicStatus)
+    assert isinstance(found["payments"], PeerNotTrusted)
 
 
 @pytest.mark.parametrize("op", ["open", "begin", "seal", "close", "declare", "acked", "poll", "nonsense"])

@@ -1,0 +1,171 @@
+"""Asks coordinators how their topics stand: one link a coordinator, whatever the number of its topics.
+
+All coordinators are asked at once, so that the silent ones cost their time together. Links are kept until
+:meth:`StatusWalk.close`: who asks again every few seconds does not dial again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jobpipe.config import Config
+from jobpipe.discovery.configured_tls import dial_tls
+from jobpipe.discovery.topic_lookup import Location
+from jobpipe.errors import JobpipeError, LinkError, LinkTimeout, NotAuthorized, RemoteProtocolError, TopicNotFound
+from jobpipe.net.address import Endpoint
+from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.event_loop_thread import EventLoopThread
+from jobpipe.net.links.socket_options import copy_of
+from jobpipe.net.tls.peer_names import bears_topic
+from jobpipe.operations.messages.calls import ask
+from jobpipe.operations.status_operations import StatusRequest, TopicStatus
+from jobpipe.wire.wire_messages import Hello
+
+COORDINATORS_AT_ONCE = 400  # each has a socket; a process may have 1,024 of them by default
+TOPICS_AT_ONCE = 8  # of one coordinator
+CLOSE_SECONDS = 5.0
+
+Answer = TopicStatus | JobpipeError
+"""How a topic stands, or why that is not known."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A link to a coordinator, and the context that it was made with."""
+
+    link: Link
+    tls: ssl.SSLContext | None
+
+
+class StatusWalk:
+    """Links to coordinators. Thread safe: all work is done in the process's event loop."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._loop_thread = EventLoopThread.get()
+        self._links: dict[Endpoint, _Kept] = {}  # of the loop
+        self._closed = False
+
+    def ask(self, places: Sequence[Location], timeout: float) -> dict[str, Answer]:
+        """Return what the coordinators say of topics, or why they do not.
+
+        Args:
+            places: where each topic is served.
+            timeout: seconds in which a coordinator must be reached, and then for each of its answers.
+        """
+        if not places:
+            return {}
+        return self._loop_thread.run(lambda: self._ask_all(places, timeout), None, doing="asking how topics stand")
+
+    def close(self) -> None:
+        """End all links."""
+
+        async def end() -> None:
+            self._closed = True
+            links = [kept.link for kept in self._links.values()]
+            self._links.clear()
+            await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
+
+        if self._loop_thread.alive:
+            with contextlib.suppress(JobpipeError):
+                self._loop_thread.run(end, CLOSE_SECONDS, doing="closing the links to coordinators")
+
+    async def _ask_all(self, places: Sequence[Location], timeout: float) -> dict[str, Answer]:
+        by_coordinator: dict[Endpoint, list[Location]] = {}
+        for place in places:
+            by_coordinator.setdefault(place.control, []).append(place)
+        self._drop(self._links.keys() - by_coordinator.keys())
+        turns = asyncio.Semaphore(COORDINATORS_AT_ONCE)
+        found: dict[str, Answer] = {}
+
+        async def walk(endpoint: Endpoint, topics: list[str]) -> None:
+            async with turns:
+                found.update(await self._ask_coordinator(endpoint, topics, timeout))
+
+        async with asyncio.TaskGroup() as group:
+            for endpoint, served in by_coordinator.items():
+                group.create_task(walk(endpoint, [place.topic for place in served]))
+        return found
+
+    def _drop(self, endpoints: Iterable[Endpoint]) -> None:
+        """End the links to coordinators that serve nothing any more."""
+        for endpoint in endpoints:
+            self._links.pop(endpoint).link.abort()
+
+    async def _ask_coordinator(self, endpoint: Endpoint, topics: list[str], timeout: float) -> dict[str, Answer]:
+        """Ask one coordinator for its topics; over a further link for those that the first link does not prove."""
+        found: dict[str, Answer] = {}
+        left = list(topics)
+        while left:
+            try:
+                link = await self._link(endpoint, left[0], timeout)
+            except (NotAuthorized, TopicNotFound) as error:  # of this topic: the others may be had
+                found[left.pop(0)] = error
+                continue
+            except JobpipeError as error:
+                return {**found, **{topic: copy_of(error) for topic in left}}
+            try:
+                proven = [topic for topic in left if _proves(link, topic)]
+                found.update(await _ask_topics(link, proven, timeout))
+            finally:
+                if not self._keeps(endpoint, link):
+                    link.abort()
+            left = [topic for topic in left if topic not in proven]
+        return found
+
+    async def _link(self, endpoint: Endpoint, topic: str, timeout: float) -> Link:
+        """Return a link to the coordinator that proves the topic: the one that is kept, if it does."""
+        tls = await asyncio.to_thread(dial_tls, self._config, endpoint)
+        kept = self._links.get(endpoint)
+        if kept is not None and (kept.link.ended is not None or kept.tls is not tls):  # certificates have changed
+            self._drop([endpoint])
+            kept = None
+        if kept is not None and _proves(kept.link, topic):
+            return kept.link
+        hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")
+        try:
+            async with asyncio.timeout(timeout):
+                link = await connect(endpoint, hello, tls=tls)
+        except TimeoutError as error:
+            raise LinkTimeout(f"{endpoint} does not answer within {timeout:g} s", peer=str(endpoint)) from error
+        if not self._closed and endpoint not in self._links:
+            self._links[endpoint] = _Kept(link, tls)
+        return link
+
+    def _keeps(self, endpoint: Endpoint, link: Link) -> bool:
+        kept = self._links.get(endpoint)
+        return kept is not None and kept.link is link
+
+
+def _proves(link: Link, topic: str) -> bool:
+    """Tell whether the server of a link has shown that it may serve a topic; in plaintext nothing is shown."""
+    return link.hello.topic == topic or not link.peer_names or bears_topic(link.peer_names, topic)
+
+
+async def _ask_topics(link: Link, topics: Sequence[str], timeout: float) -> dict[str, Answer]:
+    """Ask for some topics at a time; after the first silence the others are not asked any more."""
+    found: dict[str, Answer] = {}
+    for first in range(0, len(topics), TOPICS_AT_ONCE):
+        part = topics[first : first + TOPICS_AT_ONCE]
+        answers = await asyncio.gather(*(_ask_topic(link, topic, timeout) for topic in part))
+        found.update(zip(part, answers, strict=True))
+        silence = next((answer for answer in answers if isinstance(answer, LinkError)), None)
+        if silence is not None:
+            return {topic: found.get(topic) or copy_of(silence) for topic in topics}
+    return found
+
+
+async def _ask_topic(link: Link, topic: str, timeout: float) -> Answer:
+    try:
+        status = await ask(link, StatusRequest(topic=None if topic == link.hello.topic else topic), timeout=timeout)
+    except JobpipeError as error:
+        return error
+    if status.topic == topic:
+        return status
+    text = f"{link.peer} answers for topic {status.topic!r}, and was asked for {topic!r}"
+    return RemoteProtocolError(text, peer=link.peer, topic=topic, served=status.topic)
