@@ -84,7 +84,7 @@ def test_a_topic_that_has_moved_is_looked_up_again(own_bus: Bus) -> None:
         (line,) = admin.topics()
         assert line.location is not None
         nowhere = replace(line.location, control=Endpoint("127.0.0.1", 1))
-        admin._places = {own_bus.topic: nowhere, "gone": nowhere}
+        admin._places = {own_bus.topic: nowhere, "gone": replace(nowhere, topic="gone")}
         answers = admin.answers([own_bus.topic, "gone", "never"], PATIENCE)
         assert isinstance(answers[own_bus.topic], TopicStatus)
         assert isinstance(answers["gone"], LinkError)
