@@ -334,3 +334,27 @@ def test_a_thousand_topics_of_one_session(zookeeper_world: World, tmp_path: Path
     handler.shutdown()
     assert other.topics() == []  # all went before the session's end: the topics' nodes are persistent
     assert time.monotonic() - began < 10.0
+
+
+def test_what_is_wanted_again_outlives_a_withdrawal_that_comes_late(
+    counted: CountedHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A withdrawal waits for its turn, and meanwhile one partition is registered again."""
+    publish(counted, "orders")
+    keeper = counted._parts().keeper
+    begin = keeper._asked.begin
+    last = counted._parts().paths.registration("orders", 4)
+
+    def again(path: str) -> int:
+        call = begin(path)
+        if path == last:  # the last one of the withdrawal's
+            monkeypatch.undo()
+            counted.register("orders", record(2))
+        return call
+
+    monkeypatch.setattr(keeper._asked, "begin", again)
+    counted.withdraw("orders", 4)
+    assert counted.records("orders") == [record(2)]
+    assert counted.owner("orders") is None
+    look(counted)
+    assert counted.records("orders") == [record(2)]

@@ -181,7 +181,9 @@ class RegistrationKeeper:
 
         def withdraw(changes: TopicChanges, paths: Sequence[str]) -> None:
             nonlocal gone
-            gone = changes.withdraw(topic, paths)
+            with self._state:
+                left = self._leftovers.get(topic, set()).difference(paths)
+            gone = changes.withdraw(topic, [*paths, *sorted(left)])
             if gone:
                 with self._state:
                     self._topics.discard(topic)

@@ -272,12 +272,9 @@ class TopicChanges:
         def decide() -> list[Operation]:
             nonlocal others, more
             names = self._nodes.children(folder)
-            inside = [f"{folder}/{name}" for name in names or ()]
-            places = list(dict.fromkeys([*paths, *inside]))
-            found = zip(places, self._nodes.get_all(places), strict=True)
-            nodes = {path: node for path, node in found if node is not None}
-            ours = {path: node for path, node in nodes.items() if self._nodes.had_session(node.session)}
-            others = any(path in nodes and path not in ours for path in inside)
+            found = zip(paths, self._nodes.get_all(paths), strict=True)
+            ours = {path: node for path, node in found if node and self._nodes.had_session(node.session)}
+            others = any(f"{folder}/{name}" not in ours for name in names or ())
             operations: list[Operation] = [Delete(path, node.version) for path, node in ours.items()]
             more = len(operations) > _STEP_OPERATIONS
             if more or others or names is None:
