@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import ssl
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jobpipe.config import Config
@@ -26,20 +28,25 @@ from jobpipe.operations.messages.calls import ask
 from jobpipe.operations.status_operations import StatusRequest, TopicStatus
 from jobpipe.wire.wire_messages import Hello
 
+log = logging.getLogger(__name__)
+
 COORDINATORS_AT_ONCE = 400  # each has a socket; a process may have 1,024 of them by default
 TOPICS_AT_ONCE = 8  # of one coordinator
 CLOSE_SECONDS = 5.0
+UNUSED_SECONDS = 60.0  # after which a link is not kept any more
 
 Answer = TopicStatus | JobpipeError
 """How a topic stands, or why that is not known."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
-    """A link to a coordinator, and the context that it was made with."""
+    """A link to a coordinator, its context, how many ask over it now, and when one did last."""
 
     link: Link
     tls: ssl.SSLContext | None
+    users: int = 0
+    used: float = 0.0
 
 
 class StatusWalk:
@@ -79,23 +86,29 @@ class StatusWalk:
         by_coordinator: dict[Endpoint, list[Location]] = {}
         for place in places:
             by_coordinator.setdefault(place.control, []).append(place)
-        self._drop(self._links.keys() - by_coordinator.keys())
         turns = asyncio.Semaphore(COORDINATORS_AT_ONCE)
         found: dict[str, Answer] = {}
 
         async def walk(endpoint: Endpoint, topics: list[str]) -> None:
             async with turns:
-                found.update(await self._ask_coordinator(endpoint, topics, timeout))
+                try:
+                    found.update(await self._ask_coordinator(endpoint, topics, timeout))
+                except Exception as error:
+                    log.exception("%s: asking how its topics stand", endpoint)
+                    found.update({topic: JobpipeError(f"{endpoint}: {error!r}") for topic in topics})
 
         async with asyncio.TaskGroup() as group:
             for endpoint, served in by_coordinator.items():
                 group.create_task(walk(endpoint, [place.topic for place in served]))
+        self._end_unused()
         return found
 
-    def _drop(self, endpoints: Iterable[Endpoint]) -> None:
-        """End the links to coordinators that serve nothing any more."""
-        for endpoint in endpoints:
-            self._links.pop(endpoint).link.abort()
+    def _end_unused(self) -> None:
+        """End the links that were not asked for a time: their coordinators may serve nothing any more."""
+        before = time.monotonic() - UNUSED_SECONDS
+        for endpoint, kept in list(self._links.items()):
+            if kept.users == 0 and kept.used < before:
+                self._links.pop(endpoint).link.abort()
 
     async def _ask_coordinator(self, endpoint: Endpoint, topics: list[str], timeout: float) -> dict[str, Answer]:
         """Ask one coordinator for its topics; over a further link for those that the first link does not prove."""
@@ -109,12 +122,9 @@ class StatusWalk:
                 continue
             except JobpipeError as error:
                 return {**found, **{topic: copy_of(error) for topic in left}}
-            try:
-                proven = [topic for topic in left if _proves(link, topic)]
+            proven = [topic for topic in left if _proves(link, topic)]
+            with self._using(endpoint, link):
                 found.update(await _ask_topics(link, proven, timeout))
-            finally:
-                if not self._keeps(endpoint, link):
-                    link.abort()
             left = [topic for topic in left if topic not in proven]
         return found
 
@@ -123,7 +133,9 @@ class StatusWalk:
         tls = await asyncio.to_thread(dial_tls, self._config, endpoint)
         kept = self._links.get(endpoint)
         if kept is not None and (kept.link.ended is not None or kept.tls is not tls):  # certificates have changed
-            self._drop([endpoint])
+            del self._links[endpoint]
+            if kept.users == 0:
+                kept.link.abort()
             kept = None
         if kept is not None and _proves(kept.link, topic):
             return kept.link
@@ -133,13 +145,23 @@ class StatusWalk:
                 link = await connect(endpoint, hello, tls=tls)
         except TimeoutError as error:
             raise LinkTimeout(f"{endpoint} does not answer within {timeout:g} s", peer=str(endpoint)) from error
-        if not self._closed and endpoint not in self._links:
-            self._links[endpoint] = _Kept(link, tls)
+        if not self._closed and endpoint not in self._links and len(self._links) < COORDINATORS_AT_ONCE:
+            self._links[endpoint] = _Kept(link, tls, used=time.monotonic())
         return link
 
-    def _keeps(self, endpoint: Endpoint, link: Link) -> bool:
+    @contextlib.contextmanager
+    def _using(self, endpoint: Endpoint, link: Link) -> Iterator[None]:
+        """Count a use of a kept link; end one that is not kept, or no longer, after its last use."""
         kept = self._links.get(endpoint)
-        return kept is not None and kept.link is link
+        kept = kept if kept is not None and kept.link is link else _Kept(link, None)
+        kept.users += 1
+        try:
+            yield
+        finally:
+            kept.users -= 1
+            kept.used = time.monotonic()
+            if self._links.get(endpoint) is not kept and kept.users == 0:
+                link.abort()
 
 
 def _proves(link: Link, topic: str) -> bool:
@@ -148,14 +170,16 @@ def _proves(link: Link, topic: str) -> bool:
 
 
 async def _ask_topics(link: Link, topics: Sequence[str], timeout: float) -> dict[str, Answer]:
-    """Ask for some topics at a time; after the first silence the others are not asked any more."""
+    """Ask for some topics at a time; once the link has ended, or none of them was answered, no others."""
     found: dict[str, Answer] = {}
     for first in range(0, len(topics), TOPICS_AT_ONCE):
         part = topics[first : first + TOPICS_AT_ONCE]
         answers = await asyncio.gather(*(_ask_topic(link, topic, timeout) for topic in part))
         found.update(zip(part, answers, strict=True))
-        silence = next((answer for answer in answers if isinstance(answer, LinkError)), None)
-        if silence is not None:
+        silence = answers[-1]
+        if isinstance(silence, LinkError) and (
+            link.ended is not None or all(isinstance(answer, LinkTimeout) for answer in answers)
+        ):
             return {topic: found.get(topic) or copy_of(silence) for topic in topics}
     return found
 

@@ -119,8 +119,13 @@ class TopicLocator:
             for listener in listeners:
                 listener()
 
-        with map_registry_errors():
-            self._watches[topic] = self._handler.watch(topic, on_change)
+        try:
+            with map_registry_errors():
+                self._watches[topic] = self._handler.watch(topic, on_change)
+        except BaseException:
+            with self._changed:
+                self._known.pop(topic, None)  # the next call tries it again
+            raise
 
     def unfollow(self, topic: str) -> None:
         """End what :meth:`follow` and :meth:`listen` began."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jobpipe.config import Config
 from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.discovery.topic_lookup import TopicLocator, from_records
-from jobpipe.errors import ConfigError, JobpipeError, TopicNotFound
+from jobpipe.errors import ConfigError, JobpipeError, RegistryUnavailable, TopicNotFound
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import EARLIEST, Boundary
@@ -153,7 +153,11 @@ class TopicFinder:
         with log_while_waiting(self._pattern.text, config, "a topic that matches", lambda: "none is served"):
             while True:
                 self._wake.clear()
-                known = self._follow_new()
+                known = False
+                try:
+                    known = self._follow_new()
+                except RegistryUnavailable as error:
+                    log.info("%s", error)
                 followed = self._session.topics
                 connected = [topic for topic in followed if self._session.is_connected(topic)]
                 if connected:
@@ -257,16 +261,16 @@ class TopicFinder:
         """Take the topics that are served into the session; tell whether it is known of all which those are."""
         locator = self._session.locator
         if not self._begun:
-            self._begun = True
             locator.follow_names(self._on_names)
+            self._begun = True
         if self._names is None:
             return False
         matching = self._pattern.matching(self._names, self._session.topics)
         for topic in matching:
             if topic not in self._candidates:
-                self._candidates.add(topic)
-                locator.listen(topic, self._wake.set)
                 locator.follow(topic)
+                locator.listen(topic, self._wake.set)
+                self._candidates.add(topic)
             if locator.current(topic) is not None:
                 self._session.follow(topic)
         for topic in self._candidates.difference(matching, self._session.topics):

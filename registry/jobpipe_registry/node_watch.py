@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from jobpipe_registry.nodes import Nodes, Notify
-from jobpipe_registry.registry_errors import RegistryError
+from jobpipe_registry.registry_errors import NotStarted, RegistryError
 
 logger = logging.getLogger(__name__)
 
@@ -145,10 +145,12 @@ class PolledWatch(Watch, Generic[Seen]):
         while not self._closed.is_set():
             try:
                 seen = self._read()
+            except NotStarted:
+                return  # the session has ended
             except RegistryError as error:
                 logger.warning("%s: cannot look after it: %s", self._what, error)
             else:
-                if known != [seen]:
+                if known != [seen] and not self._closed.is_set():
                     known = [seen]
                     _call(self._what, self._on_seen, seen)
             self._closed.wait(_POLL_SECONDS * _jitter.uniform(0.8, 1.2))

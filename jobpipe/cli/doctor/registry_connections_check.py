@@ -50,6 +50,7 @@ def connections(config: Config) -> Iterator[Finding]:
 def _from_here(server: str) -> int:
     """Return how many connections of this host's processes to a server, ``host:port``, are open."""
     host, _, port = server.strip().rpartition(":")
+    host, port = (host, port) if host else (port, "2181")
     addresses: set[str] = set()
     with contextlib.suppress(OSError, ValueError):
         addresses = {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), int(port))}

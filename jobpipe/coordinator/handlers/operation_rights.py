@@ -44,11 +44,12 @@ def require_operation(trust: PeerAuthentication, link: Link, asked: Fields) -> N
         NotAuthorized: it may not.
     """
     topic = link.hello.topic
+    if isinstance(asked, StatusRequest) and asked.topic is not None:  # the right is of that topic, and no other's
+        if not trust.allows(link, READ, asked.topic):
+            trust.require(link, ADMIN, asked.topic)
+        return
     trust.require_role(link)
     match asked:
-        case StatusRequest(topic=str(other)):
-            if not trust.allows(link, READ, other):
-                trust.require(link, ADMIN, other)
         case HandoverRequest():
             trust.require(link, PUBLISH, topic)
         case SeekRequest(name=name) | DropRequest(name=name) | HoldRequest(name=name) | ReleaseHoldRequest(name=name):

@@ -74,6 +74,11 @@ async def claim_topic(
                 await asyncio.to_thread(handler.notify_of_owner, topic, notify)
                 present = await asyncio.to_thread(handler.owner, topic)
             if present is None:  # released meanwhile, or not to be read: the error knows which
+                with map_registry_errors():
+                    released = not await asyncio.to_thread(handler.is_claimed, topic)
+                if released and not late:
+                    await asyncio.sleep(_jitter.uniform(*TURN_SECONDS))
+                    continue
                 if late:
                     raise error if error.fields.get("owner") else _unreadable(topic) from error
             elif lives(present.pid, present.started, present.ticks, present.place) is False:

@@ -188,7 +188,9 @@ class RegistrationKeeper:
                 with self._state:
                     self._topics.discard(topic)
 
-        registrations = [self._paths.registration(topic, index) for index in range(1, parallelism + 1)]
+        with self._state:
+            indexes = sorted({*range(1, parallelism + 1), *self._registrations.get(topic, ())})
+        registrations = [self._paths.registration(topic, index) for index in indexes]
         self._give_up(topic, [self._paths.owner(topic), *registrations], withdraw)
         return gone
 
@@ -210,7 +212,8 @@ class RegistrationKeeper:
         with self.changing(timeout) as changes:
             with self._state:
                 topics = set(self._topics)
-                ours = {each: self._paths_of(each) for each in (*topics, *self._claims, *self._leftovers)}
+                every = {*topics, *self._claims, *self._registrations, *self._leftovers}
+                ours = {topic: self._paths_of(topic) for topic in every}
                 self._registrations.clear()
                 self._claims.clear()
                 self._asked.clear()
@@ -281,7 +284,7 @@ class RegistrationKeeper:
         Calls of several threads may pass the limit together; it is far below what ZooKeeper cannot read.
         """
         with self._state:
-            topics = {*self._topics, *self._claims, *self._registrations, topic}
+            topics = {*self._claims, *self._registrations, topic}  # a topic's own node outlives the session
             counts = {each: len(self._registrations.get(each, ())) for each in topics}
         counts[topic] = max(counts[topic], registrations)
         size = sum((1 + count) * len(self._paths.registration(each, MAX_PARALLELISM)) for each, count in counts.items())
@@ -313,6 +316,9 @@ class RegistrationKeeper:
             self._wake.clear()
             if self._stop.is_set():
                 return
+            if not self._nodes.ready:  # notices come when the connection is lost, too; _on_return when it is back
+                due = time.monotonic() + _KEEP_SECONDS
+                continue
             with self._state:
                 everything, self._returned = self._returned or time.monotonic() >= due, False
                 noticed, self._noticed = self._noticed, set()
@@ -345,7 +351,12 @@ class RegistrationKeeper:
                 return
             with self.changing() as changes:
                 for topic in chosen[first : first + _PASS_TOPICS]:
-                    self._repair_topic(changes, topic, lost)
+                    try:
+                        self._repair_topic(changes, topic, lost)
+                    except RegistryError as error:  # of this topic's nodes alone, unless the registry is away
+                        if not self._nodes.ready:
+                            raise
+                        logger.warning("topic %s: cannot look after its registrations: %s", topic, error)
 
     def _repair_topic(self, changes: TopicChanges, topic: str, lost: set[str]) -> None:
         try:
@@ -368,11 +379,11 @@ class RegistrationKeeper:
         intact = self._intact(topic, {**claims, **registrations})
         if len(intact) == len(claims) + len(registrations):
             return
-        self._look_at(topic)  # what is recreated needs a notice, too
         if owner is not None and self._paths.owner(topic) not in intact:
             changes.write_claim(topic, owner, asked=False)
         missing = [record for record in records if self._paths.registration(topic, record.index) not in intact]
         changes.write_registrations(topic, missing, asked=False)
+        self._look_at(topic)  # what was recreated needs a notice, too
 
     def _intact(self, topic: str, wanted: dict[str, bytes]) -> set[str]:
         """Return which of the nodes are there, ours, and hold what they should; leave notices on those."""

@@ -298,17 +298,17 @@ class TopicChanges:
             ours: the nodes of each topic that may be ours.
         """
         stay = []
-        parts = list(_in_steps(ours.items(), lambda each: (len(each[1]) + 2, 0)))
+        parts = list(_in_steps(ours.items(), lambda each: (len(each[1]) + 2, sum(map(len, each[1])))))
         while parts:
             part = parts.pop()
+            if len(part) == 1:
+                stay += [topic for topic, paths in part if not self.withdraw(topic, paths)]
+                continue
             try:
                 self._nodes.commit(self._withdrawing(part))
             except Conflict:  # others are in one of the topics, or change it
                 half = len(part) // 2
-                if half:
-                    parts += [part[:half], part[half:]]
-                else:
-                    stay += [topic for topic, paths in part if not self.withdraw(topic, paths)]
+                parts += [part[:half], part[half:]]
         return stay
 
     def _withdrawing(self, topics: Sequence[tuple[str, Sequence[str]]]) -> list[Operation]:
