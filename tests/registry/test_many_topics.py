@@ -15,6 +15,7 @@ from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import ConfigError
 from jobpipe_registry.handler import RegisterServerHandler
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree, _MemoryNodes
+from jobpipe_registry.node_watch import PolledWatch
 from jobpipe_registry.nodes import Folder, Node, Nodes, Notify, Operation
 from jobpipe_registry.registry_errors import TooManyTopics, TopicOwned, Unavailable
 from jobpipe_registry.registry_options import RegistryOptions
@@ -358,3 +359,88 @@ def test_what_is_wanted_again_outlives_a_withdrawal_that_comes_late(
     assert counted.owner("orders") is None
     look(counted)
     assert counted.records("orders") == [record(2)]
+
+
+def test_more_registrations_than_said_are_withdrawn(counted: CountedHandler) -> None:
+    publish(counted, "orders", 4)
+    counted.withdraw("orders", 2)
+    assert not counted.is_exist("orders")
+    counted._parts().keeper._repair(set())
+    assert not counted.is_exist("orders")
+
+
+def test_the_end_of_a_session_with_many_partitions_takes_several_steps(
+    counted: CountedHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobpipe_registry.tree.topic_changes._STEP_OPERATIONS", 10)
+    for topic in ("a", "b"):
+        publish(counted, topic, 25)
+    counted.steps.clear()
+    counted.shutdown()
+    assert max(counted.steps) <= 12  # ten, the guard and the topic's own node
+    assert counted.tree.folder("/test/topics", None) == Folder((), counted.tree._changed["/test/topics"])
+
+
+def test_a_topic_that_cannot_be_written_keeps_no_other_from_coming_back(
+    counted: CountedHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("a", "b"):
+        publish(counted, topic)
+    counted.tree.put("/test/topics.epochs/a", b"x" * 5000)  # an operator's
+    counted.tree.expire(counted)
+    keeper = counted._parts().keeper
+    keeper._noticed.clear()
+    keeper._repair(set())
+    assert len(counted.records("b")) == 4
+    assert counted.owner("b") is not None
+    assert counted.records("a") == []
+    assert caplog.text.count("topic a: cannot look after its registrations") == 1
+    assert "a" not in keeper._noticed  # the next regular look tries it again
+
+
+def test_notices_of_a_lost_connection_wait_until_it_is_back(
+    counted: CountedHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo gives all notices when the connection is lost; to wait for it with each of them is to come back at once."""
+    publish(counted, "orders")
+    keeper, passes = counted._parts().keeper, list[object]()
+    monkeypatch.setattr(keeper, "_repair", lambda lost, topics=None: passes.append(topics))
+    monkeypatch.setattr("jobpipe_registry.tree.registration_keeper._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("jobpipe_registry.tree.registration_keeper._RETURN_SECONDS", 0.01)
+    away = threading.Event()
+    monkeypatch.setattr(_CountedNodes, "ready", property(lambda _: not away.is_set()))
+    thread = threading.Thread(target=keeper._keep)
+    thread.start()
+    eventually(lambda: passes == [{"orders"}])
+    away.set()
+    keeper._look_at("orders")
+    eventually(lambda: not keeper._wake.is_set())
+    assert passes == [{"orders"}]
+    away.clear()
+    keeper._on_return()
+    eventually(lambda: passes == [{"orders"}, None])
+    keeper.stop()
+    thread.join(10.0)
+    keeper._stop.clear()
+
+
+def test_topics_that_others_publish_do_not_count(counted: CountedHandler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic's own node outlives the session, so that it is not in the record of its end."""
+    monkeypatch.setattr("jobpipe_registry.tree.registration_keeper.MAX_TOPICS", 2)
+    for number in range(5):
+        counted.create_topic_node(f"refused-{number}")
+    publish(counted, "a")
+    publish(counted, "b")
+    with pytest.raises(TooManyTopics):
+        counted.claim("c", owner())
+
+
+def test_a_poll_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobpipe_registry.node_watch._POLL_SECONDS", 0.02)
+    handler, told = CountedHandler(), list[list[str]]()
+    handler.start({"topic.storage": "/test/topics"})
+    watch = PolledWatch("the topics", handler.topics, told.append)
+    eventually(lambda: told == [[]])
+    handler.shutdown()
+    watch._thread.join(10.0)
+    assert not watch._thread.is_alive()

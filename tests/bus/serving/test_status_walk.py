@@ -127,3 +127,49 @@ def test_a_coordinator_that_does_not_serve_the_first_topic_is_asked_for_the_othe
     assert "is not served here" in str(found["gone"])
     assert "is not served here" in str(found["gone-too"])
     walk.close()
+
+
+def test_a_topic_that_hangs_takes_no_other(bus: Bus, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log whose disk hangs: the link lives, and answers for the others."""
+    real = jobpipe.status_walk.ask
+
+    async def hanging(link: Link, request: Any, *, timeout: float) -> Any:
+        if (request.topic or link.hello.topic) == topics[0]:
+            raise LinkTimeout("it hangs")
+        return await real(link, request, timeout=timeout)
+
+    monkeypatch.setattr(jobpipe.status_walk, "ask", hanging)
+    monkeypatch.setattr(jobpipe.status_walk, "TOPICS_AT_ONCE", 2)
+    with Admin(bus.config()) as admin:
+        answers = admin.answers(topics, PATIENCE)
+    assert [type(answers[topic]) for topic in topics] == [LinkTimeout, TopicStatus, TopicStatus]
+
+
+def test_links_are_kept_up_to_a_number_and_for_a_time(
+    bus: Bus, topics: list[str], dialled: list[Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobpipe.status_walk, "COORDINATORS_AT_ONCE", 1)
+    walk = StatusWalk(bus.config())
+    with Admin(bus.config()) as admin:
+        place = admin.locate(topics[0])
+    other = replace(place, topic=topics[1], control=Endpoint("localhost", place.control.port))
+    for _ in range(2):
+        assert [type(each) for each in walk.ask([place, other], PATIENCE).values()] == [TopicStatus] * 2
+    assert len(walk._links) == 1
+    assert len(dialled) == 3  # one of the two is kept
+    monkeypatch.setattr(jobpipe.status_walk, "UNUSED_SECONDS", 0.0)
+    walk.ask([place], PATIENCE)
+    assert walk._links == {}
+    walk.close()
+
+
+def test_an_accident_is_an_answer(bus: Bus, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(jobpipe.status_walk, "connect", broken)
+    with Admin(bus.config()) as admin:
+        answers = admin.answers(topics, PATIENCE)
+    assert [str(answer) for answer in answers.values() if "no such thing" in str(answer)] == [
+        str(answers[topic]) for topic in topics
+    ]
