@@ -33,6 +33,7 @@ PAGES = [  # what reads a page of docs
 MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/__init__.py": ["tests/test_names.py"],
     "jobpipe/admin.py": ["tests/cli"],
+    "jobpipe/status_walk.py": ["tests/bus/serving/test_status_walk.py"],
     "jobpipe/control": ["tests/control", "tests/control_api", "tests/control_schedules"],
     "jobpipe/deletion.py": ["tests/cli/topics/test_topics.py"],
     "jobpipe/errors.py": ["tests/operations", "tests/docs/test_troubleshooting.py", "tests/wire"],

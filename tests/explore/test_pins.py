@@ -168,7 +168,6 @@ PINS = {
         lambda: cancelled("lease twice at once", "stored", "driver"), ((TopicLeases, "take", take_without_an_owner),)
     ),
     "T5 take back": Pin(lambda: cancelled("take back and hand over", "stored", "host", "soon", 5), DROP_BESIDE),
-    "T5 data process": Pin(lambda: cancelled("mend data and hand over", "stored", "driver", "late"), DROP_BESIDE),
 }
 
 
