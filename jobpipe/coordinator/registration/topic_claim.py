@@ -56,7 +56,7 @@ async def claim_topic(
         TopicOwned: a live publisher has it; the message names it.
     """
     deadline, evicted = Deadline(timeout), False
-    pauses = backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
+    pauses = backoff(RETRY_SECONDS, RETRY_MOST_SECONDS, rng=_jitter)
     moved = asyncio.Event()
     notify = _into(asyncio.get_running_loop(), moved)
     while True:

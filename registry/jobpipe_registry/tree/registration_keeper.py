@@ -38,6 +38,8 @@ _SETTLE_SECONDS = 0.2  # one look for many notices; and who deletes a tree may c
 _RETURN_SECONDS = (
     2.0  # at most, before all is made again: when the registry was away, all its sessions come back at once
 )
+_RETRY_SECONDS = 2.0  # before another look at topics of which the registry did not answer
+_MOST_FAILURES = 3  # in a row, before a pass ends
 _PASS_TOPICS = 64  # looked at between two chances for others to change something
 _jitter = random.Random()  # noqa: S311 - own, so that our threads do not disturb a program that seeds the global one
 
@@ -141,6 +143,7 @@ class RegistrationKeeper:
                     known = self._registrations.get(topic, {})
                     paths = [self._paths.registration(topic, each.index) for each in wanted if each.index not in known]
                     self._leave(topic, paths)
+                self._look_at(topic)
                 raise
             with self._state:
                 self._topics.add(topic)
@@ -165,6 +168,7 @@ class RegistrationKeeper:
                 with self._state:
                     if topic not in self._claims:
                         self._leave(topic, [path])
+                self._look_at(topic)
                 raise
             with self._state:
                 if self._asked.is_newest(path, call):
@@ -243,6 +247,7 @@ class RegistrationKeeper:
                 unwanted = newest()
                 self._forget(topic, unwanted)
                 self._leave(topic, unwanted)
+            self._look_at(topic)
             raise
         for path, call in calls.items():
             self._asked.end(path, call)
@@ -308,8 +313,9 @@ class RegistrationKeeper:
 
     def _keep(self) -> None:
         due = time.monotonic() + _KEEP_SECONDS * _jitter.uniform(0.8, 1.2)
+        retry = due
         while True:
-            if self._wake.wait(max(0.0, due - time.monotonic())):
+            if self._wake.wait(max(0.0, min(due, retry) - time.monotonic())):
                 self._stop.wait(
                     _jitter.uniform(_SETTLE_SECONDS, _RETURN_SECONDS) if self._returned else _SETTLE_SECONDS
                 )
@@ -317,7 +323,7 @@ class RegistrationKeeper:
             if self._stop.is_set():
                 return
             if not self._nodes.ready:  # notices come when the connection is lost, too; _on_return when it is back
-                due = time.monotonic() + _KEEP_SECONDS
+                due = retry = time.monotonic() + _KEEP_SECONDS
                 continue
             with self._state:
                 everything, self._returned = self._returned or time.monotonic() >= due, False
@@ -330,6 +336,8 @@ class RegistrationKeeper:
             except RegistryError as error:
                 if not self._stop.is_set():
                     logger.warning("cannot look after our registrations: %s", error)
+            with self._state:
+                retry = time.monotonic() + _RETRY_SECONDS * _jitter.uniform(0.8, 1.2) if self._noticed else due
             for topic in lost:
                 try:
                     self._on_lost(topic)
@@ -346,16 +354,25 @@ class RegistrationKeeper:
         with self._state:
             ours = {*self._claims, *self._registrations, *self._leftovers}
         chosen = sorted(ours if topics is None else ours & topics)
+        failures = 0
         for first in range(0, len(chosen), _PASS_TOPICS):
             if self._stop.is_set():
                 return
             with self.changing() as changes:
-                for topic in chosen[first : first + _PASS_TOPICS]:
+                for number, topic in enumerate(chosen[first : first + _PASS_TOPICS], first):
                     try:
                         self._repair_topic(changes, topic, lost)
-                    except RegistryError as error:  # of this topic's nodes alone, unless the registry is away
-                        if not self._nodes.ready:
+                        failures = 0
+                    except Unavailable as error:  # of this topic's nodes alone, or of all
+                        failures += 1
+                        with self._state:
+                            self._noticed.add(topic)
+                        if failures == _MOST_FAILURES or not self._nodes.ready:
+                            with self._state:
+                                self._noticed.update(chosen[number:])
                             raise
+                        logger.warning("topic %s: cannot look after its registrations: %s", topic, error)
+                    except RegistryError as error:
                         logger.warning("topic %s: cannot look after its registrations: %s", topic, error)
 
     def _repair_topic(self, changes: TopicChanges, topic: str, lost: set[str]) -> None:

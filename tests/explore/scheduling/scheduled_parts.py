@@ -19,7 +19,9 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import jobpipe.coordinator.coordinator
+import jobpipe.coordinator.registration.topic_claim
 import jobpipe.publishing.coordinator_channel
+import jobpipe_registry.node_watch
 import jobpipe_registry.tree.registration_keeper
 import jobpipe_registry.tree.topic_changes
 from jobpipe.config import Config
@@ -273,6 +275,8 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
     virtual = virtual_time(loop)
     jobpipe_registry.tree.registration_keeper._jitter.seed(seed)
     jobpipe_registry.tree.topic_changes._jitter.seed(seed)
+    jobpipe_registry.node_watch._jitter.seed(seed)
+    jobpipe.coordinator.registration.topic_claim._jitter.seed(seed)
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             mine = name.startswith(TIMED)
