@@ -1,7 +1,7 @@
 """Asks coordinators how their topics stand: one link a coordinator, whatever the number of its topics.
 
-All coordinators are asked at once, so that the silent ones cost their time together. Links are kept until
-:meth:`StatusWalk.close`: who asks again every few seconds does not dial again.
+All coordinators are asked at once, so that the silent ones cost their time together. Links are kept for a minute after
+their last use: who asks again every few seconds does not dial again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StatusWalk:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._loop_thread = EventLoopThread.get()
+        self._loop_thread: EventLoopThread | None = None  # most of those who administer never ask
         self._links: dict[Endpoint, _Kept] = {}  # of the loop
         self._closed = False
 
@@ -67,6 +67,7 @@ class StatusWalk:
         """
         if not places:
             return {}
+        self._loop_thread = EventLoopThread.get()
         return self._loop_thread.run(lambda: self._ask_all(places, timeout), None, doing="asking how topics stand")
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class StatusWalk:
             self._links.clear()
             await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
 
-        if self._loop_thread.alive:
+        if self._loop_thread is not None and self._loop_thread.alive:
             with contextlib.suppress(JobpipeError):
                 self._loop_thread.run(end, CLOSE_SECONDS, doing="closing the links to coordinators")
 

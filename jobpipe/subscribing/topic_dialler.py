@@ -17,6 +17,7 @@ from jobpipe.discovery.topic_lookup import Location, TopicLocator
 from jobpipe.errors import JobpipeError, LinkBroken, LinkTimeout, NotAuthorized, RemoteProtocolError
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
+from jobpipe.net.links.event_loop_thread import called_in
 from jobpipe.net.retry import TrustRetries
 from jobpipe.wire.wire_messages import Hello
 
@@ -51,7 +52,7 @@ class TopicDialler:
     def begin(self) -> None:
         """Hear of registrations from now on; in the loop."""
         loop = asyncio.get_running_loop()
-        self._locator.listen(self._topic, _into(loop, self._on_change))
+        self._locator.listen(self._topic, called_in(loop, self._on_change))
 
     async def dial(self, hello: Hello) -> Link:
         """Return a link to a server that proved the topic, and an epoch not below the one in ``hello``.
@@ -133,11 +134,3 @@ async def _answer_or_end(link: Link) -> None:
         link.abort()
     except JobpipeError as error:
         log.debug("%s: %s", link.peer, error)
-
-
-def _into(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> Callable[[], None]:
-    def call() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(work)
-
-    return call

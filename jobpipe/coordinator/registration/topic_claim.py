@@ -20,6 +20,7 @@ from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.errors import LinkError, NotAuthorized, RemoteProtocolError, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import connect
+from jobpipe.net.links.event_loop_thread import called_in
 from jobpipe.net.retry import Deadline, backoff
 from jobpipe.operations.admin_operations import Driver, HandoverRequest
 from jobpipe.operations.messages.calls import ask
@@ -58,7 +59,7 @@ async def claim_topic(
     deadline, evicted = Deadline(timeout), False
     pauses = backoff(RETRY_SECONDS, RETRY_MOST_SECONDS, rng=_jitter)
     moved = asyncio.Event()
-    notify = _into(asyncio.get_running_loop(), moved)
+    notify = called_in(asyncio.get_running_loop(), moved.set)
     while True:
         check_wanted()
         moved.clear()
@@ -100,14 +101,6 @@ async def claim_topic(
                     await asyncio.sleep(_jitter.uniform(*TURN_SECONDS))
         else:
             return
-
-
-def _into(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> Callable[[object], None]:
-    def notify(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(moved.set)
-
-    return notify
 
 
 async def _ask(

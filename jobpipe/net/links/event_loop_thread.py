@@ -25,6 +25,16 @@ ACTIVE_SECONDS = 0.1
 STOP_SECONDS = 1.0  # what is nearly done may be done: it knows better words for why it waited
 
 
+def called_in(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> Callable[..., None]:
+    """Return what any thread may call, with any arguments, to have ``work`` done in a loop; nothing once that ended."""
+
+    def call(*_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(work)
+
+    return call
+
+
 class EventLoopThread:
     """Runs coroutines in its own thread. Any thread may call :meth:`run`, except this one.
 

@@ -35,9 +35,7 @@ MAX_PATH_BYTES = 1 << 20
 
 _KEEP_SECONDS = 10.0
 _SETTLE_SECONDS = 0.2  # one look for many notices; and who deletes a tree may come to its end
-_RETURN_SECONDS = (
-    2.0  # at most, before all is made again: when the registry was away, all its sessions come back at once
-)
+_RETURN_SECONDS = 2.0  # at most, before all is made again: all sessions of a registry that was away come back at once
 _RETRY_SECONDS = 2.0  # before another look at topics of which the registry did not answer
 _MOST_FAILURES = 3  # in a row, before a pass ends
 _PASS_TOPICS = 64  # looked at between two chances for others to change something
