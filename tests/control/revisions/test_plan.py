@@ -263,9 +263,12 @@ def test_a_pipeline_that_was_deleted_and_submitted_again(world: World) -> None:
     """Its versions begin again: the number alone does not tell it from the one that was planned for."""
     server = world.server()
     server.submit(world.submission())
+    worker = world.work(1)
+    wait(server, JobState.RUNNING)
     plan = server.plan(world.submission({"report": job_of(trigger={"processing-time": "2s"})}))
     assert server.submit(world.submission(), base=plan.version, born=plan.born).version == 1
     server.stop(NAME)
+    worker.end("STOPPED", 0)  # else it would be waited for until its time to stop is over
     wait(server, JobState.STOPPED)
     server.delete(NAME)
     server.submit(world.submission())
