@@ -26,7 +26,7 @@ from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe_registry.host.process_identity import PidScope, start_ticks
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.registry_errors import NotOrdered, Unavailable
-from tests.control.world import NAME, World, job_of, states, status, wait
+from tests.control.world import NAME, World, deleted, job_of, states, status, wait
 from tests.docs.troubleshooting import on_page
 from tests.pipelines.waiting import eventually
 
@@ -671,7 +671,7 @@ def test_delete_drops_subscriptions_as_soon_as_it_can(world: World) -> None:
     eventually(lambda: world.order() == Order(worker.run, worker.number, "stop"))
     worker.end("STOPPED", 0)
     wait(first, JobState.STOPPED)
-    eventually(lambda: _deleted(first))
+    eventually(lambda: deleted(first))
     assert first.pipelines() == ()
     eventually(lambda: world.order() is None)
     first.close()
@@ -679,14 +679,6 @@ def test_delete_drops_subscriptions_as_soon_as_it_can(world: World) -> None:
     world.topics.served.add("other")
     world.server()
     eventually(lambda: world.topics.dropped == [("other", f"{NAME}.report")])
-
-
-def _deleted(server: ControlServer) -> bool:
-    try:
-        server.delete(NAME)
-    except ControlConflict:  # what is left of the attempt is still looked after
-        return False
-    return True
 
 
 def test_events_are_waited_for(world: World) -> None:
@@ -819,7 +811,7 @@ def test_a_run_over_a_range_is_made_once(world: World) -> None:
     world.work(3).end("FINISHED", 0)
     wait(server, JobState.FINISHED)
     server.stop(NAME)
-    eventually(lambda: _deleted(server))
+    eventually(lambda: deleted(server))
     server.submit(world.submission(file))
     assert server.start_run(NAME, "report", *bounds).id != run.id  # topics would take its rows for those they have
     for wrong in (("2", "1"), ("1", "2026-11-22"), ("x", "2")):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from jobpipe.config import Config, load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.control_service import JobStatus, Submission
-from jobpipe.errors import HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
+from jobpipe.errors import ControlConflict, HoldNotFound, JobpipeError, NotAuthorized, TopicNotFound
 from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
@@ -283,6 +283,15 @@ def job_of(**more: Any) -> dict[str, Any]:
 def status(server: ControlServer, job: str = "report") -> JobStatus:
     (found,) = [each for each in server.pipeline(NAME).jobs if each.name == job]
     return found
+
+
+def deleted(server: ControlServer) -> bool:
+    """Delete the pipeline; False while what is left of an attempt is still looked after."""
+    try:
+        server.delete(NAME)
+    except ControlConflict:
+        return False
+    return True
 
 
 def wait(server: ControlServer, state: JobState, job: str = "report", detail: str = "") -> JobStatus:

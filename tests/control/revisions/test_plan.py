@@ -13,8 +13,9 @@ from jobpipe.control.control_service import Action, JobPlan, Plan, Submission
 from jobpipe.errors import ControlConflict, JobpipeError, PipelineError
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.revisions.test_checkpoints import READS_FILES, begin_checkpoint
-from tests.control.world import NAME, World, job_of, wait
+from tests.control.world import NAME, World, deleted, job_of, wait
 from tests.docs.troubleshooting import on_page
+from tests.pipelines.waiting import eventually
 
 DAILY = {"every": "1 day"}
 BATCH = {"execution": {"runtime-mode": "BATCH"}, "sink": {"type": "noop"}}
@@ -270,7 +271,7 @@ def test_a_pipeline_that_was_deleted_and_submitted_again(world: World) -> None:
     server.stop(NAME)
     worker.end("STOPPED", 0)  # else it would be waited for until its time to stop is over
     wait(server, JobState.STOPPED)
-    server.delete(NAME)
+    eventually(lambda: deleted(server))
     server.submit(world.submission())
     with pytest.raises(ControlConflict, match=r"planned for version 1.*submitted after that one was deleted"):
         server.submit(world.submission(), base=plan.version, born=plan.born)
