@@ -7,22 +7,29 @@ that the server received, the question itself left out. Usage, some six minutes:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import multiprocessing
 import re
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from jobpipe.admin import Admin
-from jobpipe.config import Config, load
+from jobpipe.config import Config, config_from_dict, load
 from jobpipe.discovery.registry_handler import open_handler
 from jobpipe.discovery.topic_lookup import TopicLocator
+from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
@@ -34,6 +41,7 @@ from jobpipe_registry.zookeeper.zookeeper_tls import make_context
 
 PARTITIONS = 4
 IDLE_SECONDS = 90.0
+spawn = multiprocessing.get_context("spawn")
 SMALL = pa.table({"id": pa.array(range(10), pa.int64())})
 
 
@@ -110,10 +118,10 @@ def one_session(server: Server, config: Config, counts: list[int]) -> Table:
     return table
 
 
-@contextmanager
+@contextlib.contextmanager
 def locators(config: Config, count: int) -> Iterator[list[TopicLocator]]:
     """Readers' sessions."""
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         made = []
         for _ in range(count):
             made.append(TopicLocator(config))
@@ -234,27 +242,68 @@ def patterns(server: Server, config: Config, count: int, topics: int) -> Table:
     return table
 
 
+def hold_topics(settings: dict[str, Any], names: list[str], pipe: Connection) -> None:
+    """Publish so many topics of this process's own coordinator until told to end."""
+    config = config_from_dict(settings)
+    try:
+        publishers = [Publisher(name, config=config) for name in names]
+        for publisher in publishers:
+            publisher.seal("q", 0, [SMALL], run_id="r")
+        pipe.send("ready")
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+    finally:
+        end_coordinators()
+
+
+@contextlib.contextmanager
+def served_topics(config: Config, coordinators: int, topics: int) -> Iterator[None]:
+    """Serve topics by so many processes, each with a coordinator of its own."""
+    started = []
+    try:
+        for number in range(coordinators):
+            mine, theirs = spawn.Pipe()
+            names = [f"walk-{number}-{topic}" for topic in range(topics)]
+            process = spawn.Process(target=hold_topics, args=(config.to_dict(), names, theirs))
+            process.start()
+            theirs.close()
+            started.append((process, mine))
+        for _, mine in started:
+            mine.recv()
+        yield
+    finally:
+        for process, mine in started:
+            mine.close()  # its recv() ends
+            process.join(60)
+
+
 def walks(config: Config, coordinators: int, topics: int) -> Table:
     """How long the answers of all topics take; the second time links are there."""
     table = Table("", "seconds", title=f"{coordinators * topics} topics of {coordinators} coordinators")
-    with ExitStack() as stack:
-        for number in range(coordinators):
-            spool = {"spool.dir": f"{config.home}/spool-{number}"}
-            own = load(overrides={**config.to_dict(), **{f"jobpipe.{k}": v for k, v in spool.items()}}, environ={})
-            for topic in range(topics):
-                publisher = Publisher(f"walk-{number}-{topic}", config=own)
-                stack.callback(publisher.close)
-                publisher.seal("q", 0, [SMALL], run_id="r")
-        with Admin(config) as admin:
-            for what in ("topics, first", "topics, again"):
-                began = time.perf_counter()
-                served = [line.name for line in admin.topics() if line.location is not None]
-                listed = time.perf_counter() - began
-                answers = admin.statuses(served, 5.0)
-                table.add_row(f"{what}: the registry alone", f"{listed:.2f}")
-                table.add_row(f"{what}: with {len(answers)} answers", f"{time.perf_counter() - began:.2f}")
-    end_coordinators()
+    with served_topics(config, coordinators, topics), Admin(config) as admin:
+        for what in ("topics, first", "topics, again", "topics, once more"):
+            began = time.perf_counter()
+            served = [line.name for line in admin.topics() if line.location is not None]
+            listed = time.perf_counter() - began
+            answers = admin.statuses(served, 5.0)
+            known = sum(isinstance(answer, TopicStatus) for answer in answers.values())
+            table.add_row(f"{what}: the registry alone", f"{listed:.2f}")
+            table.add_row(f"{what}: with {known} answers of {len(served)}", f"{time.perf_counter() - began:.2f}")
+        for command in ("list", "lag"):
+            began = time.perf_counter()
+            run_command(config, "topics", command)
+            table.add_row(
+                f"jobpipe topics {command}, the process's start included", f"{time.perf_counter() - began:.2f}"
+            )
     return table
+
+
+def run_command(config: Config, *command: str) -> None:
+    """Run ``jobpipe`` as a person does."""
+    file = config.home / "walk.yaml"
+    file.write_text(json.dumps(config.to_dict()))
+    program = [sys.executable, "-m", "jobpipe.cli.main", "--config", str(file), *command]
+    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -263,6 +312,7 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=50)
     parser.add_argument("--pattern-readers", type=int, default=10)
     parser.add_argument("--pattern-topics", type=int, default=100)
+    parser.add_argument("--walk-topics", type=int, default=50, help="of each of four coordinators")
     parser.add_argument("--only", choices=("session", "readers", "patterns", "walks"))
     options = parser.parse_args()
     console = Console()
@@ -282,7 +332,7 @@ def main() -> None:
             if options.only in (None, "patterns"):
                 console.print(patterns(server, config("patterns"), options.pattern_readers, options.pattern_topics))
             if options.only in (None, "walks"):
-                console.print(walks(config("walks"), 4, 50))
+                console.print(walks(config("walks"), 4, options.walk_topics))
         finally:
             end_coordinators()
             server.stop()

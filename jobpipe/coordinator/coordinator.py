@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
@@ -39,8 +39,12 @@ from jobpipe_registry.handler import RegisterServerHandler
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often
-RETAIN_EVERY = 5  # ticks between two looks at retention and the parent
+LOOK_EVERY = 5  # ticks between two looks at the parent
+RETAIN_SECONDS = 0.9  # between two looks at a topic's retention, if there are few topics
+RETAINS_A_TICK = 10  # topics: retention asks a log for much, so 500 topics have theirs every 10 s
 CLOSE_SECONDS = 5.0  # that the log's thread has for what it was told before; a newcomer waits 15 s for a hand-over
+TICKS_AT_ONCE = 2  # the threads of more logs would take the interpreter from each other, at many times the cost
+SLOW_SECONDS = 0.02  # a tick that takes longer holds up no other
 ANSWER_SECONDS = 1.0  # of a topic's log, when all are asked in turn
 
 
@@ -351,31 +355,52 @@ class Coordinator:
     async def live(self) -> None:
         """Tick until the coordinator has nothing to do any more, or ``finished`` is set by a signal."""
         count = 0
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while not self.finished.is_set():
+            due = max(due + TICK_SECONDS, loop.time())
             try:
-                async with asyncio.timeout(TICK_SECONDS):
+                async with asyncio.timeout_at(due):
                     await self.finished.wait()
             except TimeoutError:
                 pass
             count += 1
-            retain = count % RETAIN_EVERY == 0
             if not self._data.alive and not self._restarting_data:
                 self._restarting_data = True
                 self._background.start(self._restart_data_process())
-            if retain and await self._is_over() and not self.opening:
+            if count % LOOK_EVERY == 0 and await self._is_over() and not self.opening:
                 self.finished.set()
                 return
-            for topic in list(self.topics.values()):  # after the question, which passes over those that tick
-                self._start_tick(topic, retain=retain)
+            # After the question, which passes over those that tick.
+            await self._tick_all(list(self.topics.values()))
             if self.host_servers.is_due(list(self.topics.values())):
                 self._background.start(self.host_servers.refresh_and_tidy(list(self.topics.values())))
 
-    def _start_tick(self, topic: ServedTopic, *, retain: bool) -> None:
+    async def _tick_all(self, topics: Sequence[ServedTopic]) -> None:
+        """Let time pass for topics, for few at a time; those that have to wait too long come first in the next tick."""
+        now = time.monotonic()
+        due = now + TICK_SECONDS
+        running: set[asyncio.Task[None]] = set()
+        retained = sorted((topic for topic in topics if now - topic.retained_at > RETAIN_SECONDS), key=_retained_at)
+        retaining = set(retained[:RETAINS_A_TICK])
+        for topic in sorted(topics, key=_ticked_at):
+            if time.monotonic() > due:
+                return
+            if topic in self._ticks:
+                continue  # its disk is slow; the next tick counts the time
+            if topic not in retaining and topic.tick_idle():
+                continue
+            running.add(self._start_tick(topic, retain=topic in retaining))
+            if len(running) >= TICKS_AT_ONCE:
+                done, running = await asyncio.wait(running, timeout=SLOW_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not done:  # their disks are slow, or hang
+                    running = set()
+
+    def _start_tick(self, topic: ServedTopic, *, retain: bool) -> asyncio.Task[None]:
         """Let a topic's time pass in a task of its own: one that hangs or fails does not concern the others."""
-        if topic in self._ticks:
-            return  # its disk is slow; the next tick counts the time
         tick = self._ticks[topic] = self._background.start(self._tick(topic, retain=retain))
         tick.add_done_callback(lambda _: self._ticks.pop(topic, None))
+        return tick
 
     async def _tick(self, topic: ServedTopic, *, retain: bool) -> None:
         try:
@@ -423,3 +448,11 @@ class Coordinator:
         await asyncio.gather(*(self._drop(topic, withdraw=False) for topic in list(self.topics.values())))
         await self.host_servers.close()
         await asyncio.to_thread(self._handler.shutdown)
+
+
+def _ticked_at(topic: ServedTopic) -> float:
+    return topic.ticked_at
+
+
+def _retained_at(topic: ServedTopic) -> float:
+    return topic.retained_at

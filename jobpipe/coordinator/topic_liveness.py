@@ -11,6 +11,8 @@ from jobpipe_registry.host.process_identity import lives
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.1  # between two looks at a process, for those who ask how topics stand
+
 
 @dataclass(frozen=True)
 class WatchedParent:
@@ -49,11 +51,12 @@ class ParentWatch:
         self._parent = parent
         self._linger = linger
         self._dead_since: float | None = None
+        self._looked_at = float("-inf")
 
     def is_dead(self) -> bool:
         """Tell whether the publisher's process is gone, and note since when."""
         if self._dead_since is None and self._parent is not None:
-            parent = self._parent
+            parent, self._looked_at = self._parent, time.monotonic()
             if lives(parent.pid, parent.started, parent.ticks) is False:
                 self._dead_since = time.monotonic()
                 log.info("the publisher's process is gone; serving what is sealed for %g s", self._linger)
@@ -66,7 +69,8 @@ class ParentWatch:
 
     def liveness(self, topic: ServedTopic, *, lagging: bool) -> PublisherLiveness:
         """Return what is known of a topic's publisher; ``lagging``: a subscription has not read everything."""
-        dead = self.is_dead()
+        looked_now = self._dead_since is None and time.monotonic() - self._looked_at < _LOOK_SECONDS
+        dead = not looked_now and self.is_dead()
         if (topic.publishing or topic.asked.serve) and not dead:
             return PublisherLiveness(topic.publishing)
         if not topic.publishing or self._dead_since is None:

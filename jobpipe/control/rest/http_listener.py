@@ -104,6 +104,11 @@ class HttpConnection(H11Protocol):
         return self._late is not None
 
     @property
+    def proven(self) -> bool:
+        """No: the server belongs to no job."""
+        return False
+
+    @property
     def gone(self) -> bool:
         """Its transport is gone, or never came."""
         return self._lost.is_set()

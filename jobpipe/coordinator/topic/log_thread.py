@@ -17,13 +17,18 @@ log = logging.getLogger(__name__)
 
 
 class LogThread:
-    """Runs work on a log, one piece at a time, round robin over the identities. Owns the log and its thread."""
+    """Runs work on a log, one piece at a time, round robin over the identities. Owns the log and its thread.
+
+    Attributes:
+        given: pieces of work that it was given so far.
+    """
 
     def __init__(self, topic: str, store: TopicLog) -> None:
         self.store = store
         self._topic = topic
         self._thread = FairExecutor(f"log-{topic}")
         self._closing: asyncio.Future[None] | None = None
+        self.given = 0
 
     @property
     def closed(self) -> bool:
@@ -65,6 +70,7 @@ class LogThread:
                     loop.call_soon_threadsafe(then, result)
             return result
 
+        self.given += 1
         return await self._thread.run(run_and_notify, whose=whose)
 
     def _run_with_repair(self, work: Callable[[], R], *, reserve: bool) -> R:

@@ -88,7 +88,8 @@ class ServedTopic(TopicState):
         self.flow_reads = FlowReads(self)
         # Made once, so that it keeps its write id: sealing it again counts as a repeat.
         self._end_mark = NewBatch.end_mark(asked.parallelism)
-        self._ticked_at = time.monotonic()
+        self.ticked_at = self.retained_at = time.monotonic()
+        self._given_at_tick = -1  # pieces of work that the log's thread had got with the last tick that succeeded
         self._last_write = {**{each: each for each in asked.others}, "": asked.writing}  # by writer, oldest first
         self.writing = set(
             asked.in_progress
@@ -523,10 +524,26 @@ class ServedTopic(TopicState):
             trouble = f"no answer from the disk for {seconds:.1f} s; this is the state from then"
         return self._status, trouble
 
+    def tick_idle(self) -> bool:
+        """Advance the log's clock alone, if no work was done on the log since the last tick; return whether it was so.
+
+        The log's thread has nothing to do then, so its clock is ours until the loop gives it work.
+        """
+        if self._thread.given != self._given_at_tick:
+            return False
+        self._store.clock.tick(self._seconds_since_tick())
+        return True
+
+    def _seconds_since_tick(self) -> float:
+        now = time.monotonic()
+        seconds, self.ticked_at = now - self.ticked_at, now
+        return seconds
+
     async def tick(self, *, retain: bool) -> None:
         """Advance the log's clock, write acknowledgements, and with ``retain`` apply retention."""
-        now = time.monotonic()
-        seconds, self._ticked_at = now - self._ticked_at, now
+        seconds = self._seconds_since_tick()
+        if retain:
+            self.retained_at = self.ticked_at
 
         def work() -> tuple[Position, bool] | None:
             self._store.clock.tick(seconds)
@@ -546,8 +563,10 @@ class ServedTopic(TopicState):
             if found is not None and found != (self.head, self.ended):  # sealed by a commit that seemed to fail
                 self.note_sealed(*found, None)
 
+        given = self._thread.given + 1
         try:
             await self.run_then(work, seen)
+            self._given_at_tick = given
             if retain:
                 self.leases.expire()
                 await self.subscribers.forget_undecided()

@@ -96,7 +96,8 @@ def greeting(*, tls: bool) -> Iterator[None]:
     except LinkBroken as error:
         if not tls or isinstance(error.__cause__, (ConnectionRefusedError, socket.gaierror)):
             raise
-        text = f"{error.message} (before WELCOME: the server may have refused our certificate; its log says so)"
+        hint = "before WELCOME: the server may have refused our certificate, or be full; its log says so"
+        text = f"{error.message} ({hint})"
         raise LinkBroken(text, **error.fields | {"before_welcome": True}) from error
 
 

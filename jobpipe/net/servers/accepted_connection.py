@@ -93,6 +93,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def proven(self) -> bool:
+        """Whether its peer, once admitted, is of the job that the server belongs to."""
+        ...
+
+    @property
     def gone(self) -> bool:
         """Its transport is gone, or never came."""
         ...

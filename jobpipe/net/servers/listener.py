@@ -86,7 +86,8 @@ class Listener(Generic[C]):
         self._accepting: asyncio.Task[None] | None = None
         # By task, in order of arrival: the connection's source, and its socket until asyncio owns it.
         self._greeting: dict[asyncio.Task[None], tuple[str, socket.socket | None]] = {}
-        self._served: dict[C, str] = {}  # connections whose transport is still open, and their source
+        # Connections whose transport is still open, and the source that they count to: None for those of our own job.
+        self._served: dict[C, str | None] = {}
         self._accepted: set[C] = set()  # of those served: their TLS handshake is over
         self._identified: set[C] = set()
         self._leaving: dict[C, float] = {}  # of those accepted: told to end, and since when
@@ -283,6 +284,8 @@ class Listener(Generic[C]):
             await connection.admit()
             if not connection.gone:
                 self._admitted.add(connection)
+                if connection.proven:
+                    self._stop_counting(connection)
         except JobpipeError as error:
             level = logging.WARNING if isinstance(error, NotAuthorized) else logging.INFO
             self._log.log(level, "%s is not let in: %s", peer, error)
@@ -355,15 +358,21 @@ class Listener(Generic[C]):
             )
         self._identified.add(connection)
 
-    def _release(self, connection: C) -> None:
-        source = self._served.pop(connection, None)
+    def _stop_counting(self, connection: C) -> None:
+        """Let a connection of our own job count to no limit: it has one for each of its topics."""
+        source, self._served[connection] = self._served[connection], None
         if source is not None:
             self.limiter.leave(source)
-        self._accepted.discard(connection)
-        self._leaving.pop(connection, None)
         if connection in self._identified:
             self._identified.remove(connection)
             self.limiter.forget(connection.accepted.names)
+
+    def _release(self, connection: C) -> None:
+        if connection in self._served:
+            self._stop_counting(connection)
+            del self._served[connection]
+        self._accepted.discard(connection)
+        self._leaving.pop(connection, None)
 
     def _forget(self, connection: C) -> None:
         self._admitted.discard(connection)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from jobpipe.store.spool.spool_files import (
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 10.0
+_KEPT_QUERIES = 10_000  # of read_again()
 _CHECKPOINT_SECONDS = 0.1
 _LITTLE = 64 * 1024  # bytes; the write-ahead log's index grows by so much at most
 # A COMMIT that fails with one of these has not written its commit record; any other failure leaves the outcome open.
 _NOT_COMMITTED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+
+_Query = tuple[str, str, tuple[Any, ...]]  # how many rows are asked for, the query, its values
 
 
 class Database:
@@ -48,6 +51,9 @@ class Database:
         self._connection = connection
         self._broken: str | None = None
         self._opened = 0  # how often the file was opened again
+        self._kept: dict[_Query, list[sqlite3.Row]] = {}  # of read_again()
+        self._kept_version: tuple[int, ...] = ()
+        self._known: dict[_Query, list[sqlite3.Row]] | None = None  # the same, within it
         self._fsync = True
         self._shared = False
         self._file: tuple[int, int] | None = None  # device and inode, of a connection that writes
@@ -227,16 +233,25 @@ class Database:
 
     def one(self, query: str, *values: Any) -> sqlite3.Row | None:
         """Return the first row, or None."""
+        if self._known is not None and (known := self._known.get(("one", query, values))) is not None:
+            return known[0] if known else None
         try:  # not by _mapped(), which costs half as much as such a query: they are the most frequent ones
             row: sqlite3.Row | None = self._connection.execute(query, values).fetchone()
         except sqlite3.Error as error:
             raise self._error(error) from error
+        if self._known is not None:
+            self._known["one", query, values] = [] if row is None else [row]
         return row
 
-    def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
+    def all(self, query: str, *values: Any) -> Sequence[sqlite3.Row]:
         """Return all rows; the query bounds them."""
+        if self._known is not None and (known := self._known.get(("all", query, values))) is not None:
+            return known
         with self._mapped():
-            return self._connection.execute(query, values).fetchall()
+            rows = self._connection.execute(query, values).fetchall()
+        if self._known is not None:
+            self._known["all", query, values] = rows
+        return rows
 
     def value(self, query: str, *values: Any) -> Any:
         """Return the first column of the first row; None without a row."""
@@ -271,6 +286,22 @@ class Database:
             yield
         finally:
             self._rollback()
+
+    @contextlib.contextmanager
+    def read_again(self) -> Iterator[None]:
+        """As :meth:`read`, for the same queries at each call: their rows are kept while no process changes the catalog.
+
+        What is asked often costs little then: above all, no thread waits for the interpreter after each query.
+        """
+        with self.read():
+            version = self.version()  # the first query of the transaction, so it is that of all others
+            if version != self._kept_version or len(self._kept) > _KEPT_QUERIES:
+                self._kept, self._kept_version = {}, version
+            self._known = self._kept
+            try:
+                yield
+            finally:
+                self._known = None
 
     def check_epoch(self) -> None:
         """Check that the catalog belongs to our epoch.

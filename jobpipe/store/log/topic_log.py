@@ -430,7 +430,7 @@ class TopicLog:
 
     def status(self) -> LogStatus:
         """Return how it stands; costs the same for any number of batches."""
-        with self._db.read():
+        with self._db.read_again():
             return LogStatus(
                 **vars(describe_log(self._db, self.batches, self.subscriptions, self.clock)),
                 topic=self.topic,

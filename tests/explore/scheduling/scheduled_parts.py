@@ -286,7 +286,7 @@ def standing_in(loop: VirtualLoop, processes: dict[int, Process], seed: int) -> 
             stack.enter_context(mock.patch.object(module, "threading", virtual_threading(loop)))
         stack.enter_context(mock.patch.object(jobpipe_registry.tree.registration_keeper, "_KEEP_SECONDS", KEEP_SECONDS))
         stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "TICK_SECONDS", TICK_SECONDS))
-        stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "RETAIN_EVERY", 2))
+        stack.enter_context(mock.patch.object(jobpipe.coordinator.coordinator, "LOOK_EVERY", 2))
         stands_in: dict[str, Any] = {
             "HostServers": _Hosts,
             "lives": lives,

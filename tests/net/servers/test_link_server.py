@@ -20,7 +20,7 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.servers.connection_limits import ConnectionLimits, ConnectionRefusal
 from jobpipe.net.servers.link_server import LinkServer
 from jobpipe.wire import Kind, Request, Side
-from tests.net.kit import HELLO, NAME, TIMING, Authority, Echo, Mode, bound, frames, linked, run, serving, until
+from tests.net.kit import HELLO, NAME, PROVEN, TIMING, Authority, Echo, Mode, bound, frames, linked, run, serving, until
 
 QUICK = dataclasses.replace(TIMING, handshake=0.2, hello=0.2, welcome=0.2)
 
@@ -260,6 +260,28 @@ def test_an_identity_has_its_share(authority: Authority, caplog: pytest.LogCaptu
                 assert caught.value.fields["limit"] == 2
             await until(lambda: not server._served)
             await still_serves(mode, endpoint)
+
+    run(main())
+
+
+def test_the_own_jobs_links_count_to_no_limit(mode: Mode, caplog: pytest.LogCaptureFixture) -> None:
+    """It has one for each of its topics; those of others are counted as if they were not there."""
+
+    async def main() -> None:
+        limits = ConnectionLimits(2, per_address=2, per_identity=2, rate=1e6)
+        async with serving(mode, limits=limits) as (server, endpoint, _):
+            async with contextlib.AsyncExitStack() as own:
+                for _number in range(5):
+                    await own.enter_async_context(linked(mode, endpoint, hello=PROVEN))
+                async with linked(mode, endpoint), linked(mode, endpoint):
+                    with caplog.at_level(logging.CRITICAL, "jobpipe.net"), pytest.raises(LinkError):
+                        await connect(endpoint, HELLO, tls=mode.client, server_hostname=mode.hostname, timing=TIMING)
+                await until(lambda: len(server._served) == 5)
+                await still_serves(mode, endpoint)
+            await until(lambda: not server._served)
+            assert server.limiter.open == 0
+            async with linked(mode, endpoint), linked(mode, endpoint):
+                pass
 
     run(main())
 
