@@ -187,8 +187,22 @@ def test_records_of_two_publishers_are_all_read(counted: CountedHandler) -> None
     seen = Recorder()
     watch = counted.watch("orders", seen)
     two = [record(index, parallelism=2) for index in (1, 2)]
-    seen.wait([*two, record(3, epoch=9, instance="b", parallelism=3)])
+    three = [*two, record(3, epoch=9, instance="b", parallelism=3)]
+    seen.wait(three)
     watch.close()
+    assert counted.records_of(["orders"]) == {"orders": three}
+
+
+def test_a_look_at_many_topics_reads_one_registration_of_each(counted: CountedHandler) -> None:
+    publish(counted, "orders", 12)
+    publish(counted, "trades", 2)
+    counted.tree.put("/test/topics/trades/parallel-1", b"rubbish")
+    before = counted.asked["get"]
+    found = counted.records_of(["orders", "trades", "missing"])
+    assert [each.index for each in found["orders"]] == list(range(1, 13))
+    assert found["trades"] == [record(2, parallelism=2)]
+    assert found["missing"] == []
+    assert counted.asked["get"] == before + 3
 
 
 def test_readers_hear_of_all_partitions_at_once(world: World) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import click
-
-_WIDE = 100_000  # columns: nothing is cut or folded; a narrow terminal breaks the lines itself
 
 
 def emit_json(value: Any) -> None:
@@ -27,20 +25,17 @@ def emit_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """Print rows below their column names; the columns named in ``right`` are aligned to the right."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len
 
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"  # of None nothing is bold, too
-    console = Console(highlight=False, markup=False, emoji=False, width=_WIDE, color_system=system)
-    with console.capture() as captured:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    lines = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        padded = []
+        for name, text, width in zip(columns, line, widths, strict=True):
+            space = " " * (width - cell_len(text))
+            padded.append(space + text if name in right else text + space)
+        printed = "  ".join(padded).rstrip()
+        click.echo(click.style(printed, bold=True) if number == 0 and not os.environ.get("NO_COLOR") else printed)
 
 
 def _cell(value: object) -> str:

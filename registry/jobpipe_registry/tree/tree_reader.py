@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from jobpipe_registry.names import Paths, check_job_name, check_name, child_index
@@ -55,12 +55,30 @@ class TreeReader:
         return self._read(topic, _indexes(self._nodes.children(self._paths.topic(topic)) or ()))
 
     def records_of(self, topics: Sequence[str]) -> dict[str, list[RegisterRecord]]:
-        """Return the registrations of many topics, sorted by index, in few round trips."""
+        """Return the registrations of many topics, sorted by index, in few round trips.
+
+        Of a topic whose registrations can be of one publisher the first one is read, as by :meth:`first_or_all`.
+        """
         folders = self._nodes.folders([self._paths.topic(topic) for topic in topics])
-        indexes = [[] if folder is None else _indexes(folder.names) for folder in folders]
-        places = [(topic, index) for topic, each in zip(topics, indexes, strict=True) for index in each]
+        indexes = {
+            topic: [] if folder is None else _indexes(folder.names)
+            for topic, folder in zip(topics, folders, strict=True)
+        }
+        found = self._records({topic: each[:1] for topic, each in indexes.items()})
+        rest: dict[str, list[int]] = {}
+        for topic, records in found.items():
+            if records and _is_one_set(indexes[topic], records[0]):
+                found[topic] = [dataclasses.replace(records[0], index=index) for index in indexes[topic]]
+            elif len(indexes[topic]) > 1:
+                rest[topic] = indexes[topic][1:]
+        for topic, records in self._records(rest).items():
+            found[topic] += records
+        return found
+
+    def _records(self, indexes: Mapping[str, Sequence[int]]) -> dict[str, list[RegisterRecord]]:
+        places = [(topic, index) for topic, each in indexes.items() for index in each]
         paths = [self._paths.registration(topic, index) for topic, index in places]
-        found: dict[str, list[RegisterRecord]] = {topic: [] for topic in topics}
+        found: dict[str, list[RegisterRecord]] = {topic: [] for topic in indexes}
         for (topic, index), path, node in zip(places, paths, self._nodes.get_all(paths), strict=True):
             if (record := self.decode_registration(path, node, index)) is not None:
                 found[topic].append(record)
@@ -88,7 +106,7 @@ class TreeReader:
         """
         indexes = _indexes(names)
         first = self._read(topic, indexes[:1], notify)
-        if first and indexes == list(range(1, first[0][2].parallelism + 1)):
+        if first and _is_one_set(indexes, first[0][2]):
             return [(first[0][1].serial, dataclasses.replace(first[0][2], index=index)) for index in indexes]
         return [(node.serial, record) for _, node, record in self._read(topic, indexes, notify)]
 
@@ -170,6 +188,11 @@ class FollowedTopic:
 def _indexes(names: Iterable[str]) -> list[int]:
     """Return the indexes of the registrations among a topic's nodes, sorted."""
     return sorted(index for name in names if (index := child_index(name)) is not None)
+
+
+def _is_one_set(indexes: list[int], first: RegisterRecord) -> bool:
+    """Tell whether the nodes there are can be those of the publisher whose first registration this is."""
+    return indexes == list(range(1, first.parallelism + 1))
 
 
 def _is_name(name: str, check: Callable[[str], str] = check_name) -> bool:
