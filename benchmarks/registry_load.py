@@ -11,12 +11,13 @@ import contextlib
 import json
 import multiprocessing
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -298,12 +299,32 @@ def walks(config: Config, coordinators: int, topics: int) -> Table:
     return table
 
 
-def run_command(config: Config, *command: str) -> None:
+def silent_coordinators(config: Config, count: int) -> Table:
+    """How long a walk takes if no coordinator answers: each has a port that takes connections, and says nothing."""
+    table = Table("", "seconds", title=f"{count} silent coordinators, a topic each")
+    handler = open_handler(config)
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            publish(handler, f"silent-{number}", port=silent.getsockname()[1])
+        for command in ("list", "lag"):
+            began = time.perf_counter()
+            run_command(config, "topics", command, expected=(0, 3))  # 3: no answer
+            table.add_row(
+                f"jobpipe topics {command}, the process's start included", f"{time.perf_counter() - began:.2f}"
+            )
+    handler.shutdown()
+    return table
+
+
+def run_command(config: Config, *command: str, expected: Sequence[int] = (0,)) -> None:
     """Run ``jobpipe`` as a person does."""
     file = config.home / "walk.yaml"
     file.write_text(json.dumps(config.to_dict()))
     program = [sys.executable, "-m", "jobpipe.cli.main", "--config", str(file), *command]
-    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    code = subprocess.run(program, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    if code not in expected:
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {code}")
 
 
 def main() -> None:
@@ -313,7 +334,8 @@ def main() -> None:
     parser.add_argument("--pattern-readers", type=int, default=10)
     parser.add_argument("--pattern-topics", type=int, default=100)
     parser.add_argument("--walk-topics", type=int, default=50, help="of each of four coordinators")
-    parser.add_argument("--only", choices=("session", "readers", "patterns", "walks"))
+    parser.add_argument("--silent", type=int, default=1000)
+    parser.add_argument("--only", choices=("session", "readers", "patterns", "walks", "silent"))
     options = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="jobpipe-registry-load-") as home:
@@ -333,6 +355,8 @@ def main() -> None:
                 console.print(patterns(server, config("patterns"), options.pattern_readers, options.pattern_topics))
             if options.only in (None, "walks"):
                 console.print(walks(config("walks"), 4, options.walk_topics))
+            if options.only in (None, "silent"):
+                console.print(silent_coordinators(config("silent"), options.silent))
         finally:
             end_coordinators()
             server.stop()

@@ -30,7 +30,7 @@ from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 
-COORDINATORS_AT_ONCE = 400  # each has a socket; a process may have 1,024 of them by default
+COORDINATORS_AT_ONCE = 500  # each has a socket; a process may have 1,024 of them by default
 TOPICS_AT_ONCE = 8  # of one coordinator
 CLOSE_SECONDS = 5.0
 UNUSED_SECONDS = 60.0  # after which a link is not kept any more
