@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -139,6 +140,7 @@ def run_program(run: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]) -> N
     order = _read_order()
     set_up_logging(order["log_file"])
     _allow_files()
+    _collect_rarely()
     try:
         asyncio.run(run(order))
     except Exception as error:  # noqa: BLE001 - told to the starter
@@ -189,6 +191,15 @@ def _allow_files() -> None:
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # macOS names no limit it can give
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _collect_rarely() -> None:
+    """Look for garbage in cycles at a fourteenth of Python's rate, and never among what is imported.
+
+    With 1,000 links that took a fifth of the processor, and stopped the loop for as long as a hop takes.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def handle_signals(finished: asyncio.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -189,7 +190,7 @@ class CatalogReader:
         """Close the catalog; idempotent."""
         self._db.close()
 
-    def _page(self, partition: int, cursor: PageStart, stop: int, limit: int, more: str) -> list[sqlite3.Row]:
+    def _page(self, partition: int, cursor: PageStart, stop: int, limit: int, more: str) -> Sequence[sqlite3.Row]:
         return self._db.all(_PAGE.format(more=more), partition, cursor.n, stop, cursor.n, cursor.ordinal, limit)
 
     def _share(self, position: Position, partition: int) -> int:

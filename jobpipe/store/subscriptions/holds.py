@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobpipe.errors import ConfigError, HoldNotFound, NotAuthorized
@@ -165,7 +166,7 @@ class Holds:
         row = self._row(name)
         return None if row is None else int(row["n"])
 
-    def _drop(self, rows: list[sqlite3.Row], why: str) -> list[Hold]:
+    def _drop(self, rows: Sequence[sqlite3.Row], why: str) -> list[Hold]:
         uptime = self._clock.uptime
         self._db.execute("DELETE FROM holds WHERE gap_up <= ?", uptime - FORGET_SECONDS)
         for row in rows:
