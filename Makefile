@@ -139,6 +139,7 @@ docs: $(VENV)/.dev $(VENV)/site/.done
 	$(BIN)/python -m jobpipe.cli.commands_page > $(VENV)/commands && mv $(VENV)/commands docs/commands.md
 	$(BIN)/python -m jobpipe.control.rest.openapi docs/rest.md
 	$(BIN)/python -m jobpipe.operations.protocol_page docs/protocol.md
+	$(BIN)/python -m jobpipe.metrics.metrics_page docs/monitoring.md
 	$(BIN)/python -m tests.docs.module_map
 	$(BIN)/python -m jobpipe.control.revisions.classes_page docs/pipelines.md
 	$(BIN)/python -m jobpipe.pipelines.plugins.json_schema > $(VENV)/schema && mv $(VENV)/schema jobpipe/pipelines/pipeline.schema.json

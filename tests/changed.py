@@ -22,6 +22,7 @@ PAGES = [  # what reads a page of docs
     "tests/docs/test_deploy.py",
     "tests/docs/test_design_page.py",
     "tests/docs/test_kafka_page.py",
+    "tests/docs/test_monitoring_page.py",
     "tests/docs/test_pages.py",
     "tests/docs/test_security_page.py",
     "tests/docs/test_troubleshooting.py",

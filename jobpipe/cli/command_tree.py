@@ -12,7 +12,7 @@ import click
 HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Look at topics and rows": ("topics", "subscriptions", "dead-letters"),
     "Run jobs": ("pipeline", "runs", "schedules"),
-    "Operate": ("server", "registry", "doctor"),
+    "Operate": ("server", "registry", "metrics", "generate", "doctor"),
     "Secure and configure": ("certs", "config", "completion"),
 }
 _AT_THE_TOP = {
@@ -24,6 +24,8 @@ _AT_THE_TOP = {
     "schedules": "pipeline.schedules_command:schedules",
     "server": "operate.server_command:server",
     "registry": "operate.registry_command:registry",
+    "metrics": "operate.metrics_command:metrics",
+    "generate": "operate.metrics_command:generate",
     "doctor": "doctor.doctor_command:doctor",
     "certs": "operate.certs_command:certs",
     "config": "operate.config_command:config",

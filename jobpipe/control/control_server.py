@@ -28,6 +28,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.revisions.shared_storage import shared_storage
 from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
@@ -51,6 +52,9 @@ from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, SupervisionContext
+from jobpipe.metrics.certificate_expiry import certificate_samples
+from jobpipe.metrics.metric_samples import MetricSamples
+from jobpipe.metrics.topics_snapshots import TopicsSnapshots
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.loading.spec_checks import without_bounds
@@ -120,6 +124,7 @@ class ControlServer(Control):
                 jobs = CircuitBreaker(handler.jobs)
             admin = self._make_admin(self._config)
             stack.callback(admin.close)
+            self._topics_snapshots = TopicsSnapshots(admin)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
             self._definitions = DefinitionCache(self._store, self._plugins)
             context = SupervisionContext(
@@ -245,6 +250,11 @@ class ControlServer(Control):
     def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
         newest = self._commands.newest_definition(pipeline.name)
         return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
+
+    def metric_samples(self) -> MetricSamples:
+        return MetricSamples(
+            self._topics_snapshots.newest(), job_samples(self.pipelines()), certificate_samples(self._config)
+        )
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         with self._store.write():  # all of one moment

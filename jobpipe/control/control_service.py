@@ -15,6 +15,7 @@ from typing import Any
 
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
+from jobpipe.metrics.metric_samples import MetricSamples
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
@@ -178,6 +179,7 @@ class JobStatus:
         run: its newest one, None before the first.
         scheduled: whether its runs are made by a schedule.
         attempt: which one of its newest run, from 1; 0: there was none.
+        attempts: how many there were, of all its runs.
         batches, rows: what the attempts of its newest run did, the present one too; None: not known.
     """
 
@@ -191,6 +193,7 @@ class JobStatus:
     detail: str = ""
     run: str | None = None
     attempt: int = 0
+    attempts: int = 0
     scheduled: bool = False
     batches: int | None = 0
     rows: int | None = 0
@@ -345,6 +348,10 @@ class Control(ABC):
     @abstractmethod
     def store(self) -> Store:
         """What the server remembers."""
+
+    @abstractmethod
+    def metric_samples(self) -> MetricSamples:
+        """Return what is known of topics, jobs and certificates, at most some seconds old; never fails."""
 
     @abstractmethod
     def load(self, submission: Submission) -> Pipeline:

@@ -83,6 +83,7 @@ class Serializers:
             detail=self._detail(job, run),
             run=None if run is None else run.id,
             attempt=0 if run is None else run.attempts,
+            attempts=job.last_attempt,
             scheduled=job.scheduled,
             batches=None if done is None else done.batches,
             rows=None if done is None or job.kind == "flow" else _rows(done),  # a flow counts batches alone

@@ -149,6 +149,7 @@ class TopicStatus(Fields):
         uptime: seconds for which the log was open, in all coordinators together.
         last_query: who sealed the newest batch.
         batches, stored_bytes: of what is kept.
+        spool_limit: bytes at which the publisher waits; None from a coordinator that does not know the field.
         rows, bytes: of all that was ever published.
         leases: those that keep most; ``lease_count`` of all.
         flows: those whose cursors are kept here.
@@ -182,6 +183,7 @@ class TopicStatus(Fields):
     required: Annotated[tuple[str, ...], Items(CheckedName(), MANY)] = ()
     disk: Annotated[str | None, Text(65_536, printable=False)] = None
     stored_bytes: Count
+    spool_limit: Annotated[int | None, Integer(), OMITTED] = None
     bytes: Count
     publisher: FreeText
     parallelism: Count

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jobpipe.admin import TopicLine
 from jobpipe.config import Config, load
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.control_service import JobStatus, Submission
@@ -17,6 +18,7 @@ from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.plugins.api import Attempt, Launcher, LaunchState, LaunchStatus
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
+from jobpipe.status_walk import Answer
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe_registry.job_records import EndRecord, Lease, Order
 from jobpipe_registry.memory import MemoryRegisterServerHandler, MemoryTree
@@ -129,6 +131,12 @@ class Coordinators:
         if topic not in self.served:
             raise TopicNotFound(f"topic {topic!r} is not served", topic=topic)
         self.required[(topic, name)] = required
+
+    def topics(self) -> list[TopicLine]:
+        return [TopicLine(topic, None) for topic in sorted(self.served)]
+
+    def answers(self, topics: Sequence[str], timeout: float) -> dict[str, Answer]:
+        return {topic: topic_status(topic) for topic in topics}
 
     def status(self, topic: str) -> TopicStatus:
         if topic not in self.heads:

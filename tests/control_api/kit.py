@@ -29,10 +29,12 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
+from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
@@ -188,6 +190,10 @@ class MemoryControl(Control):
         if (pipeline, version) not in self.kept:
             raise ConfigError(f"version {version} of pipeline {pipeline} is not kept", key=pipeline)
         return self.kept[(pipeline, version)][1]
+
+    def metric_samples(self) -> MetricSamples:
+        self._called("metric_samples")
+        return MetricSamples(TopicsSnapshot({}, 0.0), job_samples(self.statuses.values()))
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

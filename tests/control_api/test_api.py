@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from jobpipe.control.control_service import Action
 from jobpipe.control.rest.rest_app import BODY_BYTES, WAITING
@@ -292,7 +293,7 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
     values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate", "version": "1"}
     asked = 0
     for route in sorted(ROUTES, key=lambda route: (route.method == "DELETE", route.name == "find-run")):
-        if route.name == "events":
+        if route.name in ("events", "metrics"):  # no JSON
             continue
         if route.method == "DELETE":
             served.control.stop("flights")
@@ -310,6 +311,21 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
     expanded = served.ask("GET", "/nothing").json
     schema = document["paths"]["/"]["get"]["responses"]["404"]["content"]["application/problem+json"]["schema"]
     jsonschema.validate(expanded, {**schema, "components": document["components"]})
+
+
+def test_metrics_for_a_scraper(served: Served) -> None:
+    """In the format that it reads, with the token that may only look, and not without."""
+    served.control.submit(served.submission())
+    accept = {"accept": "application/openmetrics-text"}
+    opened = served.ask("GET", "/metrics", token=served.view, headers=accept)
+    assert (opened.status, opened.headers["content-type"].partition(";")[0]) == (200, "application/openmetrics-text")
+    families = {family.name: family for family in text_string_to_metric_families(opened.body.decode())}
+    states = {sample.labels["job"] for sample in families["jobpipe_job_state"].samples if sample.value}
+    assert states == {"publish", "report"}
+    plain = served.ask("GET", "/metrics")
+    assert (plain.status, plain.headers["content-type"].partition(";")[0]) == (200, "text/plain")
+    assert b"# TYPE jobpipe_job_attempts_total counter" in plain.body
+    assert served.ask("GET", "/metrics", token=None).status == 401
 
 
 def lines_of(response: http.client.HTTPResponse, count: int) -> list[dict[str, Any]]:

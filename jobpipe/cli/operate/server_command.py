@@ -51,11 +51,11 @@ def server(ctx: click.Context, host: str | None, port: int | None, stop: bool, d
     try:
         from jobpipe.control.process.control_program import serve
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "h11"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "h11", "prometheus_client"):
             raise
         raise ConfigError(
-            "the control server needs Starlette, uvicorn and cronsim: "
-            "pip install 'starlette>=0.46' 'uvicorn>=0.34' 'cronsim>=2.6'"
+            "the control server needs Starlette, uvicorn, cronsim and prometheus-client: "
+            "pip install 'starlette>=0.46' 'uvicorn>=0.34' 'cronsim>=2.6' 'prometheus-client>=0.22'"
         ) from error
     from jobpipe.control.server_files import ServerFiles
 

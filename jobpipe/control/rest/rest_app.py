@@ -24,7 +24,7 @@ from jobpipe.control.rest.auth_middleware import CALLER, PEER, Receive, Scope, S
 from jobpipe.control.rest.openapi import openapi
 from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
-from jobpipe.control.rest.routing_table import EVENTS, ROUTES, Query, QueryKind, Route
+from jobpipe.control.rest.routing_table import EVENTS, METRICS, ROUTES, Query, QueryKind, Route
 from jobpipe.control.rest.server_sent_events import EventStreams
 from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
@@ -96,6 +96,10 @@ class Api:
             return Response(self._document, media_type="application/json")
         if route is EVENTS:
             return self._events(_last_event(request, int(query["after"] or 0)))
+        if route is METRICS:
+            accept = request.headers.get("accept", "")
+            text, media = await self._in_thread(lambda: self._handlers.metrics(accept))
+            return Response(text, media_type=media)
         if (answer := route.answer) is None:
             raise RuntimeError(f"{route.path} has no answer")
         call = Call(path=request.path_params, query=query, body=body, caller=caller)

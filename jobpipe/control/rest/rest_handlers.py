@@ -48,6 +48,7 @@ from jobpipe.control.rest.rest_models import (
 from jobpipe.control.revisions.submission_checks import require_trusted
 from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.pipelines.file.error_messages import problems_of
 from jobpipe.pipelines.file.field_types import EXPECTED
 from jobpipe.pipelines.file.problems import nearest
@@ -120,6 +121,10 @@ class Handlers:
     def health(self, call: Call) -> HealthView:
         """Say that the server answers. Needs no right."""
         return HealthView(ok=True)
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the text of metrics that a scraper accepts, and its media type."""
+        return metrics_text(self._control.metric_samples(), accept)
 
     def pipelines(self, call: Call) -> list[str] | dict[str, Expanded]:
         """List pipelines: their names, or with expand=status how each stands."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from jobpipe.config import Config
 from jobpipe.control.control_service import Control
 from jobpipe.control.permissions import Right
-from jobpipe.control.rest.auth_middleware import AuthMiddleware, Identities, Tokens
+from jobpipe.control.rest.auth_middleware import App, AuthMiddleware, Identities, Tokens
 from jobpipe.control.rest.client_identities import AccessFile, Certificates, read_access_file
 from jobpipe.control.rest.http_listener import HttpLimits, HttpListener
 from jobpipe.control.rest.rest_app import Api
@@ -22,17 +22,21 @@ from jobpipe.net.tls.tls_context import Credentials
 from jobpipe.net.tls.trusted_files import TrustedFiles
 
 
-class RestServer:
-    """Serves REST from :meth:`start` to :meth:`close`; the lock of the home's server is held by the caller.
+class GuardedServer:
+    """Serves an application to those who may ask, from :meth:`start` to :meth:`close`.
 
-    On loopback it takes tokens, without encryption. Elsewhere TLS and certificates, and no tokens.
+    On loopback it takes the tokens of the home, without encryption. Elsewhere TLS and certificates, and no tokens.
 
     Args:
-        config_file: that the configuration was read from, for messages; None if there is none.
+        app: made before anybody is let in.
+        address: host, and the ports of which the first free one is taken.
+        config: of the certificates, the access list and the home.
+        key: of the configuration that names the ports, for messages.
         failed: called if it ends by itself, from a thread; :attr:`failure` says why.
 
     Attributes:
-        state: what ``server.json`` says.
+        url: of the server.
+        token: the file of the token that may operate; None where certificates say who asks.
 
     Raises:
         ConfigError: beyond loopback without certificates, or these or the access list cannot be used.
@@ -41,33 +45,33 @@ class RestServer:
 
     def __init__(
         self,
-        control: Control,
+        app: App,
+        address: tuple[str, tuple[int, int]],
         config: Config,
         *,
+        key: str,
         limits: HttpLimits | None = None,
-        streams: int | None = None,
-        config_file: Path | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        host = config.server_host
-        files = None if is_loopback(host) else _certificates(config)
-        self._files = ServerFiles.of(config.home)
-        self._files.make()
-        sock = bind_in_range(host, config.server_port, key="jobpipe.server.port")
+        host, ports = address
+        credentials = None if is_loopback(host) else _certificates(config)
+        files = ServerFiles.of(config.home)
+        files.make()
+        sock = bind_in_range(host, ports, key=key)
         try:
             port: int = sock.getsockname()[1]
-            names = _names(host) if files is None else _served_names(files)
-            scheme = "http" if files is None else "https"
-            trusted = None if files is None else _trusted(config, files)
+            names = _names(host) if credentials is None else _served_names(credentials)
+            scheme = "http" if credentials is None else "https"
+            trusted = None if credentials is None else _trusted(config, credentials)
             identities: Identities
+            self.token: Path | None
             if trusted is None:
-                identities = Tokens(self._files.tokens())
-                token = self._files.token(Right.OPERATE)
+                identities = Tokens(files.tokens())
+                self.token = files.token(Right.OPERATE)
             else:
-                identities, token = Certificates(trusted), None
-            self.state = ServerState.here(f"{scheme}://{Endpoint(names[0], port)}", token)
-            self._api = Api(control, AllowedPaths.of(config, config_file), streams=streams)
-            guarded_app = AuthMiddleware(self._api.app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
+                identities, self.token = Certificates(trusted), None
+            self.url = f"{scheme}://{Endpoint(names[0], port)}"
+            guarded_app = AuthMiddleware(app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
             max_age = config.ssl_max_connection_age
             self._listener = HttpListener(guarded_app, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
         except BaseException:
@@ -80,13 +84,68 @@ class RestServer:
         return self._listener.failure
 
     def start(self) -> None:
+        """Serve from now on."""
         self._listener.start()
+
+    def close(self) -> None:
+        """End; answers that are on their way are sent."""
+        self._listener.close()
+
+
+class RestServer:
+    """Serves REST from :meth:`start` to :meth:`close`; the lock of the home's server is held by the caller.
+
+    Args:
+        config_file: that the configuration was read from, for messages; None if there is none.
+        failed: called if it ends by itself, from a thread; :attr:`failure` says why.
+
+    Attributes:
+        state: what ``server.json`` says.
+
+    Raises:
+        ConfigError, AddressError: as :class:`GuardedServer`.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        config: Config,
+        *,
+        limits: HttpLimits | None = None,
+        streams: int | None = None,
+        config_file: Path | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._files = ServerFiles.of(config.home)
+        self._api = Api(control, AllowedPaths.of(config, config_file), streams=streams)
+        try:
+            self._server = GuardedServer(
+                self._api.app,
+                (config.server_host, config.server_port),
+                config,
+                key="jobpipe.server.port",
+                limits=limits,
+                failed=failed,
+            )
+        except BaseException:
+            self._api.close()
+            raise
+        self.state = ServerState.here(self._server.url, self._server.token)
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why it has ended by itself; None if it has not."""
+        return self._server.failure
+
+    def start(self) -> None:
+        """Serve from now on, and say where."""
+        self._server.start()
         self._files.announce(self.state)
 
     def close(self) -> None:
         """End; answers that are on their way are sent."""
         self._api.end_streams()
-        self._listener.close()
+        self._server.close()
         self._api.close()
 
 

@@ -118,6 +118,16 @@ EVENTS = Route(
     about="Follow events as server-sent events; each has its number as id, and an object like Event as data.",
     query=(Query("after", QueryKind.WHOLE, "Begin after this event; Last-Event-ID takes precedence.", 0, 0, 2**62),),
 )
+METRICS = Route(
+    "GET",
+    "/metrics",
+    "metrics",
+    None,
+    None,
+    media="application/openmetrics-text",
+    about="Metrics of topics, subscriptions and jobs, in the format that the scraper accepts: OpenMetrics, or "
+    "Prometheus's own.",
+)
 DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This document.")
 
 _SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
@@ -125,6 +135,7 @@ _SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/", "index", Handlers.index, IndexView),
     Route("GET", "/health", "health", Handlers.health, HealthView, right=None),
+    METRICS,
     DOCUMENT,
     Route(
         "GET",

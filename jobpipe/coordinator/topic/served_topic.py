@@ -484,6 +484,7 @@ class ServedTopic(TopicState):
             required=known.required,
             disk=disk,
             stored_bytes=known.bytes,
+            spool_limit=self.config.spool_max_bytes,
             bytes=known.total_bytes,
             publisher=self.asked.name,
             parallelism=self.asked.parallelism,

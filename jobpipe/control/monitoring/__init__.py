@@ -1,0 +1,1 @@
+"""What the control server knows, for metrics."""

@@ -1,0 +1,75 @@
+"""What metrics are made from: typed, and independent of where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobpipe.errors import JobpipeError
+from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.pipelines.model.job_states import JobState
+
+
+@dataclass(frozen=True)
+class TopicsSnapshot:
+    """How all topics that are served stand.
+
+    Attributes:
+        topics: by name; an error where the coordinator does not answer.
+        seconds: that it took to ask.
+        error: why the registry did not answer; then there are no topics.
+    """
+
+    topics: Mapping[str, TopicStatus | JobpipeError]
+    seconds: float
+    error: JobpipeError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSample:
+    """How a schedule stands; ``next_due`` in seconds since 1970, None if that is never or not known."""
+
+    next_due: float | None
+    waiting: int
+    running: int
+    failed: int
+    paused: bool
+    problem: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSample:
+    """How a job stands.
+
+    Attributes:
+        since: seconds since 1970.
+        attempts: of all its runs.
+        rows, batches: of its newest run; None: not known.
+    """
+
+    pipeline: str
+    job: str
+    state: JobState
+    since: float
+    wanted: bool
+    attempts: int
+    rows: int | None
+    batches: int | None
+    schedule: ScheduleSample | None = None
+
+
+@dataclass(frozen=True)
+class CertificateSample:
+    """When a certificate ends, in seconds since 1970; ``key`` of the configuration names its file."""
+
+    key: str
+    expires: float
+
+
+@dataclass(frozen=True)
+class MetricSamples:
+    """All that one answer is made from."""
+
+    topics: TopicsSnapshot
+    jobs: tuple[JobSample, ...] = ()
+    certificates: tuple[CertificateSample, ...] = field(default=())

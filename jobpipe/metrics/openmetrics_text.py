@@ -1,0 +1,188 @@
+"""Samples as text that Prometheus scrapes: OpenMetrics, or its older format, as the scraper asks."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    StateSetMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector, CollectorRegistry
+
+import jobpipe
+from jobpipe.errors import NotAuthorized
+from jobpipe.metrics import metric_table as table
+from jobpipe.metrics.metric_samples import JobSample, MetricSamples
+from jobpipe.metrics.metric_table import Metric, MetricKind
+from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
+
+MOST_TOPICS = 5_000
+MOST_SUBSCRIPTIONS = 50_000  # together: some 600,000 samples
+ACKS = "acks=all: "  # begins ``TopicStatus.waiting`` where acknowledgements are waited for
+
+_NUMBERS = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
+
+
+def metrics_text(samples: MetricSamples, accept: str = "") -> tuple[bytes, str]:
+    """Return the text, and its media type.
+
+    Args:
+        samples: what is known.
+        accept: the header of the request, which says what formats the scraper reads.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Samples(samples))
+    encode, media = choose_encoder(accept)
+    return encode(registry), media
+
+
+class _Samples(Collector):
+    def __init__(self, samples: MetricSamples) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Family]:
+        return iter(families(self._samples))
+
+
+class _Families:
+    """Families by metric, made when the first sample comes."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        self._states: dict[str, StateSetMetricFamily] = {}
+
+    def add(self, metric: Metric, labels: Sequence[str], value: float | bool | None) -> None:
+        """Add a sample; None is none."""
+        if value is None:
+            return
+        family = self._numbers.get(metric.name)
+        if family is None:
+            family = _NUMBERS[metric.kind](metric.name, metric.about, labels=metric.labels)
+            self._numbers[metric.name] = family
+        family.add_metric(labels, float(value))
+
+    def add_state(self, metric: Metric, labels: Sequence[str], state: str) -> None:
+        """Add a sample for each state."""
+        family = self._states.get(metric.name)
+        if family is None:
+            family = self._states[metric.name] = StateSetMetricFamily(metric.name, metric.about, labels=metric.labels)
+        family.add_metric(labels, {each: each == state for each in metric.states})
+
+    def all(self) -> list[Family]:
+        """Return those with samples, in the order of the table."""
+        made: dict[str, Family] = {**self._numbers, **self._states}
+        return [made[name] for name in table.METRICS if name in made]
+
+
+def families(samples: MetricSamples) -> list[Family]:
+    """Return the metric families of samples."""
+    made = _Families()
+    snapshot = samples.topics
+    made.add(table.REGISTRY_UP, (), snapshot.error is None)
+    made.add(table.COLLECT_SECONDS, (), snapshot.seconds)
+    for certificate in samples.certificates:
+        made.add(table.CERTIFICATE_EXPIRY, (certificate.key,), certificate.expires)
+    left_out, room = max(0, len(snapshot.topics) - MOST_TOPICS), MOST_SUBSCRIPTIONS
+    for name, answer in islice(sorted(snapshot.topics.items()), MOST_TOPICS):
+        if isinstance(answer, NotAuthorized):  # it may be well: we may not know
+            left_out += 1
+            continue
+        made.add(table.TOPIC_UP, (name,), isinstance(answer, TopicStatus))
+        if isinstance(answer, TopicStatus):
+            _add_topic(made, answer)
+            shown = answer.subscriptions[:room]
+            for line in shown:
+                _add_subscription(made, name, line)
+            left_out += len(answer.subscriptions) - len(shown)
+            room -= len(shown)
+    made.add(table.LEFT_OUT, (), left_out)
+    for job in samples.jobs:
+        _add_job(made, job)
+    return [_build(), *made.all()]
+
+
+def _build() -> Family:
+    about = {"version": jobpipe.__version__, "python": platform.python_version()}
+    return InfoMetricFamily(table.BUILD.name, table.BUILD.about, value=about)
+
+
+def _add_topic(made: _Families, status: TopicStatus) -> None:
+    of = (status.topic,)
+    made.add(table.TOPIC_PUBLISHING, of, status.publishing)
+    made.add(table.TOPIC_GONE, of, status.publisher_gone)
+    made.add(table.TOPIC_ROWS, of, status.rows)
+    made.add(table.TOPIC_BATCHES, of, status.head)
+    made.add(table.TOPIC_BYTES, of, status.bytes)
+    made.add(table.TOPIC_SPOOL, of, status.stored_bytes)
+    made.add(table.TOPIC_SPOOL_LIMIT, of, status.spool_limit)
+    made.add(table.TOPIC_CATALOG, of, status.catalog_bytes)
+    made.add(table.TOPIC_PARTITIONS, of, status.parallelism)
+    made.add(table.TOPIC_EPOCH, of, status.epoch)
+    made.add(table.TOPIC_ENDED, of, status.ended)
+    made.add(table.TOPIC_WAITING, of, status.waiting is not None)
+    for kind, name in blockers(status):
+        made.add(table.TOPIC_WAITS_FOR, (*of, kind, name), 1)
+    made.add(table.TOPIC_DISK, of, status.disk is not None)
+    made.add(table.TOPIC_LEASES, of, status.lease_count)
+    made.add(table.TOPIC_HOLDS, of, len(status.holds))
+
+
+def blockers(status: TopicStatus) -> list[tuple[str, str]]:
+    """Return whom a publisher waits for: kind (of ``metric_table.BLOCKERS``) and name of each.
+
+    With ``acks=all`` those that have not acknowledged the newest batch, where the publisher names them; at a full spool
+    what stands at the lowest offset.
+    """
+    if status.waiting is None:
+        return []
+    if status.waiting.startswith(ACKS):
+        named = set(status.waiting.removeprefix(ACKS).split(", "))
+        known = [*(line.name for line in status.subscriptions), *status.required]
+        return [("subscription", name) for name in dict.fromkeys(known) if name in named]
+    places = [
+        *((line.position, "subscription", line.name) for line in status.subscriptions if line.lag.batches > 0),
+        *((lease.first, "lease", lease.id) for lease in status.leases),
+        *((hold.offset, "hold", hold.name) for hold in status.holds if hold.gap is None),
+    ]
+    lowest = min((-1 if at is None else at for at, _, _ in places), default=-1)
+    return [(kind, name) for at, kind, name in places if (-1 if at is None else at) == lowest]
+
+
+def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> None:
+    of = (topic, line.name)
+    made.add(table.LAG_ROWS, of, line.lag.rows)
+    made.add(table.LAG_BATCHES, of, line.lag.batches)
+    made.add(table.LAG_BYTES, of, line.lag.bytes)
+    made.add(table.LAG_SECONDS, of, line.lag.seconds)
+    made.add_state(table.LINK_STATE, of, line.state)
+    made.add(table.RECONNECTS, of, line.reconnects)
+    made.add(table.REQUIRED, of, line.required)
+    made.add(table.SILENT_SECONDS, of, line.silent)
+
+
+def _add_job(made: _Families, sample: JobSample) -> None:
+    of = (sample.pipeline, sample.job)
+    made.add_state(table.JOB_STATE, of, sample.state)
+    made.add(table.JOB_SINCE, of, sample.since)
+    made.add(table.JOB_WANTED, of, sample.wanted)
+    made.add(table.JOB_ATTEMPTS, of, sample.attempts)
+    made.add(table.JOB_ROWS, of, sample.rows)
+    made.add(table.JOB_BATCHES, of, sample.batches)
+    schedule = sample.schedule
+    if schedule is not None:
+        made.add(table.SCHEDULE_DUE, of, schedule.next_due)
+        for state, count in _intervals(schedule.waiting, schedule.running, schedule.failed):
+            made.add(table.SCHEDULE_INTERVALS, (*of, state), count)
+        made.add(table.SCHEDULE_PAUSED, of, schedule.paused)
+        made.add(table.SCHEDULE_PROBLEM, of, schedule.problem)
+
+
+def _intervals(waiting: int, running: int, failed: int) -> Iterable[tuple[str, int]]:
+    return (("WAITING", waiting), ("RUNNING", running), ("FAILED", failed))

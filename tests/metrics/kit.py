@@ -1,0 +1,80 @@
+"""Samples for the tests of metrics: all is well, unless a test says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobpipe.errors import JobpipeError
+from jobpipe.metrics.metric_samples import (
+    CertificateSample,
+    JobSample,
+    MetricSamples,
+    ScheduleSample,
+    TopicsSnapshot,
+)
+from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.pipelines.model.job_states import JobState
+from tests.statuses import subscription_status, topic_status
+
+YEAR = 365 * 86_400.0
+
+
+def topic(name: str = "orders", **given: Any) -> TopicStatus:
+    """A topic with a subscription that has read all, and much room."""
+    about: dict[str, Any] = {
+        "rows": 1_000,
+        "bytes": 64_000,
+        "head": 10,
+        "tail": 4,
+        "batches": 6,
+        "stored_bytes": 32_000,
+        "spool_limit": 1_000_000,
+        "subscriptions": (subscription_status("billing", required=True),),
+    }
+    return topic_status(name, **{**about, **given})
+
+
+def job(**given: Any) -> JobSample:
+    """A job that runs."""
+    about: dict[str, Any] = {
+        "pipeline": "shop",
+        "job": "report",
+        "state": JobState.RUNNING,
+        "since": 1_000.0,
+        "wanted": True,
+        "attempts": 1,
+        "rows": 500,
+        "batches": 5,
+        "schedule": schedule(),
+    }
+    return JobSample(**{**about, **given})
+
+
+def schedule(**given: Any) -> ScheduleSample:
+    """A schedule whose next interval is due next year."""
+    about: dict[str, Any] = {
+        "next_due": YEAR,
+        "waiting": 0,
+        "running": 0,
+        "failed": 0,
+        "paused": False,
+        "problem": False,
+    }
+    return ScheduleSample(**{**about, **given})
+
+
+def samples(
+    *topics: TopicStatus,
+    jobs: tuple[JobSample, ...] | None = None,
+    expires: float = YEAR,
+    down: tuple[str, ...] = (),
+    error: JobpipeError | None = None,
+) -> MetricSamples:
+    """One answer; topics in ``down`` have a coordinator that does not answer."""
+    answers: dict[str, TopicStatus | JobpipeError] = {status.topic: status for status in topics or (topic(),)}
+    answers.update({name: JobpipeError("it does not answer") for name in down})
+    return MetricSamples(
+        TopicsSnapshot({} if error else answers, 0.25, error),
+        jobs=(job(),) if jobs is None else jobs,
+        certificates=(CertificateSample("jobpipe.ssl.cert", expires),),
+    )

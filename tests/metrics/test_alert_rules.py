@@ -1,0 +1,140 @@
+"""The alert rules: Prometheus takes them, each is raised by what it is about, and none while all is well."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from jobpipe.errors import RegistryUnavailable
+from jobpipe.metrics.alert_rules import RULES, rules_file
+from jobpipe.metrics.metric_samples import MetricSamples
+from jobpipe.metrics.openmetrics_text import metrics_text
+from jobpipe.operations.status_operations import Lag
+from jobpipe.pipelines.model.job_states import JobState
+from tests.metrics.kit import job, samples, schedule, topic
+from tests.statuses import subscription_status
+
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="NOT TESTED: rules in Prometheus; promtool is not here (apt install prometheus)"
+)
+MINUTES = 40  # that a series lasts
+LATE = dataclasses.replace(subscription_status("billing"), lag=Lag(1, 1, 1, 900.0))
+ABSENT = subscription_status("billing", required=True, state="absent")
+CASES: Mapping[str, MetricSamples | None] = {
+    "JobpipeMetricsAbsent": None,
+    "JobpipeRegistryDown": samples(error=RegistryUnavailable("no answer")),
+    "JobpipeTopicDown": samples(down=("trades",)),
+    "JobpipePublisherGone": samples(topic(publishing=False, publisher_gone=700.0)),
+    "JobpipePublisherWaits": samples(topic(waiting="acks=all: billing")),
+    "JobpipeSpoolNearlyFull": samples(topic(stored_bytes=950_000)),
+    "JobpipeDiskError": samples(topic(disk="it does not answer")),
+    "JobpipeSubscriptionLags": samples(topic(subscriptions=(LATE,))),
+    "JobpipeRequiredSubscriptionAbsent": samples(topic(subscriptions=(ABSENT,))),
+    "JobpipeJobFailed": samples(jobs=(job(state=JobState.FAILED),)),
+    "JobpipeJobLost": samples(jobs=(job(state=JobState.LOST),)),
+    "JobpipeJobRestarts": samples(jobs=(job(attempts=1),)),  # one more each minute, see _series
+    "JobpipeIntervalFailed": samples(jobs=(job(schedule=schedule(failed=1)),)),
+    "JobpipeScheduleLate": samples(jobs=(job(schedule=schedule(next_due=60.0)),)),
+    "JobpipeCertificateExpires": samples(expires=5 * 86_400.0),
+}
+WELL = (
+    samples(),
+    samples(jobs=(job(schedule=schedule(next_due=60.0, paused=True)),)),
+    samples(topic(publishing=False)),  # served by a person, or closed by its job
+    samples(topic(subscriptions=(subscription_status("billing", state="absent"),))),  # not required
+)
+
+
+def series(given: MetricSamples | None, alert: str = "") -> list[dict[str, str]]:
+    """What promtool takes for the samples, at each minute."""
+    if given is None:
+        return [{"series": "up", "values": f"0x{MINUTES}"}]
+    text, _ = metrics_text(given, "application/openmetrics-text; version=1.0.0")
+    found = []
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            labels = ", ".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            step = 1 if (alert, sample.name) == ("JobpipeJobRestarts", "jobpipe_job_attempts_total") else 0
+            found.append({"series": f"{sample.name}{{{labels}}}", "values": f"{sample.value:g}+{step}x{MINUTES}"})
+    return found
+
+
+def promtool(folder: Path, tests: list[dict[str, Any]]) -> None:
+    assert PROMTOOL is not None
+    (folder / "rules.yml").write_text(rules_file())
+    test = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (folder / "test.yml").write_text(yaml.safe_dump(test))
+    for command in (["check", "rules", "rules.yml"], ["test", "rules", "test.yml"]):
+        done = subprocess.run([PROMTOOL, *command], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expected(alert: str, labels: Mapping[str, str] | None) -> dict[str, Any]:
+    raised = [] if labels is None else [{"exp_labels": dict(labels)}]
+    return {"eval_time": f"{MINUTES - 5}m", "alertname": alert, "exp_alerts": raised}
+
+
+def test_there_is_a_case_for_each_rule() -> None:
+    assert CASES.keys() == {rule.name for rule in RULES}
+
+
+@needs_promtool
+@pytest.mark.processes
+def test_no_alert_is_raised_while_all_is_well(tmp_path: Path) -> None:
+    promtool(
+        tmp_path,
+        [
+            {
+                "interval": "1m",
+                "input_series": series(well),
+                "alert_rule_test": [expected(rule.name, None) for rule in RULES],
+            }
+            for well in WELL
+        ],
+    )
+
+
+@needs_promtool
+@pytest.mark.processes
+@pytest.mark.parametrize("alert", CASES)
+def test_each_alert_is_raised_alone(tmp_path: Path, alert: str) -> None:
+    """By what a scraper gets, and no other alert comes."""
+    promtool(
+        tmp_path,
+        [
+            {
+                "interval": "1m",
+                "input_series": series(CASES[alert], alert),
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})',
+                        "eval_time": f"{MINUTES - 5}m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    },
+                    {
+                        "expr": f'count(ALERTS{{alertname!="{alert}"}})',
+                        "eval_time": f"{MINUTES - 5}m",
+                        "exp_samples": [],
+                    },
+                ],
+            }
+        ],
+    )
+
+
+def test_an_alert_says_what_to_do() -> None:
+    rules = yaml.safe_load(rules_file())["groups"][0]["rules"]
+    assert [rule["alert"] for rule in rules] == [rule.name for rule in RULES]
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
