@@ -49,6 +49,16 @@ def _of_topics(metric: table.Metric) -> str:
 
 
 _SUBSCRIPTION = "{{topic}} → {{subscription}}"
+
+
+def _hops(suffix: str) -> str:
+    return f"rate({table.HOP_SECONDS.name}{suffix}{{{_CHOSEN}}}[$__rate_interval])"
+
+
+def _quantile(part: float, name: str) -> _Query:
+    return _Query(f"histogram_quantile({part}, {_hops('_bucket')})", f"{_SUBSCRIPTION} {name}")
+
+
 _JOB = "{{pipeline}}/{{job}}"
 _LAST = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value"}
 
@@ -101,6 +111,14 @@ ROWS: Mapping[str, Sequence[_Panel]] = {
             unit="s",
             about="Since the first batch that a subscription has not acknowledged was published.",
         ),
+        _Panel(
+            "Hop: from seal to acknowledgement, median and p99",
+            "timeseries",
+            (_quantile(0.5, "p50"), _quantile(0.99, "p99")),
+            unit="s",
+            about="An acknowledgement comes when the reader's micro-batch is committed.",
+        ),
+        _Panel("Batches acknowledged", "timeseries", (_Query(_hops("_count"), _SUBSCRIPTION),), unit="cps"),
         _Panel("Lag in rows", "timeseries", (_Query(_of_topics(table.LAG_ROWS), _SUBSCRIPTION),)),
         _Panel(
             "Spool, of its limit",

@@ -18,6 +18,7 @@ class MetricKind(StrEnum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
     STATE_SET = "stateset"
     INFO = "info"
 
@@ -42,8 +43,9 @@ class Metric:
 
     @property
     def sample(self) -> str:
-        """The name of its samples, as queries have it."""
-        return self.name + {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(self.kind, "")
+        """The name of its samples, as queries have it; of a histogram that of its buckets."""
+        suffixes = {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info", MetricKind.HISTOGRAM: "_bucket"}
+        return self.name + suffixes.get(self.kind, "")
 
 
 _TOPIC = ("topic",)
@@ -127,6 +129,12 @@ LAG_BATCHES = _subscription("lag_batches", MetricKind.GAUGE, "Batches that it ha
 LAG_BYTES = _subscription("lag_bytes", MetricKind.GAUGE, "Bytes that it has not acknowledged.", "bytes")
 LAG_SECONDS = _subscription(
     "lag_seconds", MetricKind.GAUGE, "Since the first batch that it has not acknowledged was published.", "seconds"
+)
+HOP_SECONDS = _subscription(
+    "hop_seconds",
+    MetricKind.HISTOGRAM,
+    "Batches by the time from their seal to their acknowledgement, since the coordinator began.",
+    "seconds",
 )
 LINK_STATE = Metric(
     "jobpipe_subscription_state", MetricKind.STATE_SET, "The state of its link.", _SUBSCRIPTION, LINK_STATES

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     StateSetMetricFamily,
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.utils import floatToGoString
 
 import jobpipe
 from jobpipe.errors import NotAuthorized
@@ -22,6 +24,7 @@ from jobpipe.metrics import metric_table as table
 from jobpipe.metrics.metric_samples import JobSample, MetricSamples
 from jobpipe.metrics.metric_table import Metric, MetricKind
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
+from jobpipe.store.subscriptions.hop_times import BUCKETS
 
 MOST_TOPICS = 5_000
 MOST_SUBSCRIPTIONS = 50_000  # together: some 600,000 samples
@@ -57,6 +60,7 @@ class _Families:
     def __init__(self) -> None:
         self._numbers: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         self._states: dict[str, StateSetMetricFamily] = {}
+        self._histograms: dict[str, HistogramMetricFamily] = {}
 
     def add(self, metric: Metric, labels: Sequence[str], value: float | bool | None) -> None:
         """Add a sample; None is none."""
@@ -75,9 +79,18 @@ class _Families:
             family = self._states[metric.name] = StateSetMetricFamily(metric.name, metric.about, labels=metric.labels)
         family.add_metric(labels, {each: each == state for each in metric.states})
 
+    def add_histogram(self, metric: Metric, labels: Sequence[str], counts: Sequence[int], total: float) -> None:
+        """Add a histogram: counts of each bucket without those before it, and the sum of all values."""
+        family = self._histograms.get(metric.name)
+        if family is None:
+            family = HistogramMetricFamily(metric.name, metric.about, labels=metric.labels)
+            self._histograms[metric.name] = family
+        bounds = [*map(floatToGoString, BUCKETS), "+Inf"]
+        family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), total)
+
     def all(self) -> list[Family]:
         """Return those with samples, in the order of the table."""
-        made: dict[str, Family] = {**self._numbers, **self._states}
+        made: dict[str, Family] = {**self._numbers, **self._states, **self._histograms}
         return [made[name] for name in table.METRICS if name in made]
 
 
@@ -161,6 +174,8 @@ def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> 
     made.add(table.LAG_BATCHES, of, line.lag.batches)
     made.add(table.LAG_BYTES, of, line.lag.bytes)
     made.add(table.LAG_SECONDS, of, line.lag.seconds)
+    if len(line.hops) == len(BUCKETS) + 1:  # of a coordinator of this version
+        made.add_histogram(table.HOP_SECONDS, of, line.hops, line.hop_seconds)
     made.add_state(table.LINK_STATE, of, line.state)
     made.add(table.RECONNECTS, of, line.reconnects)
     made.add(table.REQUIRED, of, line.required)

@@ -79,6 +79,9 @@ class SubscriptionStatus(Fields):
         grant: the number of the newest grant.
         silent: seconds of uptime since the log was told of it.
         stale: acknowledgements that were ignored, because they were late or repeated.
+        hops: batches by the time from their seal to their acknowledgement, since the log was opened: in the buckets of
+            :mod:`jobpipe.store.subscriptions.hop_times`; () from a coordinator that does not know the field.
+        hop_seconds: the sum of those times.
         position, epoch: the offset of the next batch that it has not acknowledged, and the epoch of what lies before;
             None before the first.
         state: of its link: ``connected``, ``reconnecting`` or ``absent``.
@@ -94,6 +97,8 @@ class SubscriptionStatus(Fields):
     silent: Annotated[float, Seconds]
     stale: Count
     lag: Annotated[Lag, Nested(Lag)]
+    hops: Annotated[tuple[int, ...], Items(Integer(), 64), OMITTED] = ()
+    hop_seconds: Annotated[float, Seconds, OMITTED] = 0.0
     position: Annotated[int | None, Integer()] = None
     epoch: Annotated[int | None, Integer()] = None
     state: Annotated[str, Text(32)]

@@ -14,6 +14,7 @@ from jobpipe.metrics.metric_samples import (
 )
 from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.store.subscriptions.hop_times import BUCKETS
 from tests.statuses import subscription_status, topic_status
 
 YEAR = 365 * 86_400.0
@@ -29,7 +30,7 @@ def topic(name: str = "orders", **given: Any) -> TopicStatus:
         "batches": 6,
         "stored_bytes": 32_000,
         "spool_limit": 1_000_000,
-        "subscriptions": (subscription_status("billing", required=True),),
+        "subscriptions": (subscription_status("billing", required=True, hops=(1,) * (len(BUCKETS) + 1)),),
     }
     return topic_status(name, **{**about, **given})
 

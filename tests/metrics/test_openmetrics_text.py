@@ -18,6 +18,7 @@ from jobpipe.metrics.openmetrics_text import blockers, metrics_text
 from jobpipe.operations.admin_operations import HoldReply, LeaseReply
 from jobpipe.operations.status_operations import Lag, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.store.subscriptions.hop_times import BUCKETS
 from tests.metrics.kit import job, samples, schedule, topic
 from tests.statuses import subscription_status, topic_status
 
@@ -42,7 +43,8 @@ def values(found: Found, name: str) -> dict[tuple[str, ...], float]:
 
 def test_a_topic_and_its_subscription() -> None:
     lag = Lag(2, 30, 4_000, 12.5)
-    line = replace(subscription_status("billing", reconnects=3, silent=1.5), lag=lag)
+    hops = (0, 2, *[0] * (len(BUCKETS) - 2), 1)
+    line = replace(subscription_status("billing", reconnects=3, silent=1.5), lag=lag, hops=hops, hop_seconds=400.5)
     found = scraped(samples(topic(subscriptions=(line,))))
     assert values(found, "jobpipe_topic_up") == {("orders",): 1}
     assert values(found, "jobpipe_topic_rows_total") == {("orders",): 1_000}
@@ -56,6 +58,15 @@ def test_a_topic_and_its_subscription() -> None:
     assert values(found, "jobpipe_subscription_lag_bytes") == {of: 4_000}
     assert values(found, "jobpipe_subscription_lag_seconds") == {of: 12.5}
     assert values(found, "jobpipe_subscription_reconnects_total") == {of: 3}
+    buckets = values(found, "jobpipe_subscription_hop_seconds_bucket")
+    assert {le: buckets[le, *of] for le in ("0.005", "0.01", "300.0", "+Inf")} == {
+        "0.005": 0,
+        "0.01": 2,
+        "300.0": 2,
+        "+Inf": 3,
+    }
+    assert values(found, "jobpipe_subscription_hop_seconds_count") == {of: 3}
+    assert values(found, "jobpipe_subscription_hop_seconds_sum") == {of: 400.5}
     states = values(found, "jobpipe_subscription_state")
     assert len(states) == 3
     assert [labels for labels, value in states.items() if value] == [("connected", "billing", "orders")]
@@ -144,7 +155,11 @@ def test_every_sample_is_in_the_table() -> None:
         assert families[name].documentation == metric.about
         labels = set(metric.labels) | ({name} if metric.kind is MetricKind.STATE_SET else set())
         for sample in families[name].samples:
-            assert (sample.name, set(sample.labels)) == (metric.sample, labels)
+            if metric.kind is MetricKind.HISTOGRAM:
+                assert sample.name in {f"{name}_bucket", f"{name}_count", f"{name}_sum"}
+                assert set(sample.labels) - {"le"} == labels
+            else:
+                assert (sample.name, set(sample.labels)) == (metric.sample, labels)
     assert families["jobpipe_build"].samples[0].labels["version"] == jobpipe.__version__
 
 

@@ -500,6 +500,8 @@ class ServedTopic(TopicState):
             holder=None if line.holder is None else Holder(**Holder.checked(line.holder)),
             silent=line.silent,
             stale=line.stale,
+            hops=line.hops,
+            hop_seconds=line.hop_seconds,
             lag=Lag(**vars(line.lag)),
             position=None if line.acked is None else line.acked.n,
             epoch=None if line.acked is None else line.acked.epoch,

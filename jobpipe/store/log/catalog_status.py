@@ -33,6 +33,8 @@ class SubscriptionLine:
     Attributes:
         holder: without its identity.
         silent: seconds of uptime since it was heard of.
+        hops: batches by how long they took until they were acknowledged, and the sum of their seconds, since the log
+            was opened.
     """
 
     name: str
@@ -44,6 +46,8 @@ class SubscriptionLine:
     silent: float
     stale: int
     lag: StoredLag
+    hops: tuple[int, ...]
+    hop_seconds: float
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, c
             holder=None if holder is None else {key: each for key, each in holder.items() if key != "identity"},
             silent=max(0.0, clock.uptime - known.seen_up),
             stale=known.stale,
+            hops=tuple(known.hops.counts),
+            hop_seconds=known.hops.seconds,
             lag=StoredLag(
                 batches=head.n - n,
                 rows=rows - before_rows,

@@ -83,6 +83,7 @@ class FlowCommitter:
             SpoolError: the disk fails; nothing is sealed.
         """
         checked = [self._checked(part, writing) for part in parts]
+        first = self._batches.next_n()
         with self._db.write():
             outcomes = [
                 self._one(part, found) if isinstance(found, list) else found
@@ -90,6 +91,7 @@ class FlowCommitter:
             ]
             self._subscriptions.write()
         self._subscriptions.written()
+        self._subscriptions.note_sealed(first)
         return outcomes
 
     def _checked(self, part: SegmentPart, writing: Container[str]) -> list[SegmentInfo] | PartOutcome | JobpipeError:

@@ -318,6 +318,7 @@ class TopicLog:
             )
         self._require_room()
         segments, was_undecided = self._sealer.check(batch, segments), self.recovery.undecided is not None
+        first = self.batches.next_n()
         with self._db.write():
             position = self._sealer.insert(batch, segments)
             if end_after:
@@ -326,6 +327,7 @@ class TopicLog:
                 self.redriven.mark(marks, self.clock.uptime)
             self.subscriptions.write()
         self.subscriptions.written()
+        self.subscriptions.note_sealed(first)
         if was_undecided:
             self.subscriptions.reload()
         return position

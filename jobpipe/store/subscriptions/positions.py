@@ -7,9 +7,10 @@ import functools
 import json
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jobpipe.errors import ConfigError, Fenced, SpoolError
@@ -17,6 +18,7 @@ from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.subscriptions.hop_times import HopHistogram, HopTimes
 from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
@@ -38,6 +40,7 @@ class _Live:
     seen: bool = False  # only a sign of life waits: not worth a transaction of its own
     declared: Position | None = None
     stale: int = 0
+    hops: HopHistogram = field(default_factory=HopHistogram)
 
 
 class Subscriptions:
@@ -49,6 +52,7 @@ class Subscriptions:
         self._clock = clock
         self._watermark = LowWatermark()
         self._live: dict[str, _Live] = {}
+        self._hop_times = HopTimes(time.monotonic)
         self._spent = 0  # the highest grant of a name that was dropped: its reader may still be connected
         self.reload()
 
@@ -58,6 +62,8 @@ class Subscriptions:
         for row in self._db.all("SELECT name, acked_n, positioned, grant_no, seen_up FROM subscriptions"):
             live = _Live(row["acked_n"], bool(row["positioned"]), row["grant_no"], row["seen_up"])
             old = before.get(row["name"])
+            if old is not None:
+                live.hops = old.hops
             if old is not None and old.grant == live.grant:
                 live.declared, live.stale, live.dirty, live.seen = old.declared, old.stale, old.dirty, old.seen
                 if old.dirty:
@@ -239,6 +245,8 @@ class Subscriptions:
             return False
         if not checked:
             self._batches.check_origin(position)
+        if live.positioned:
+            self._hop_times.acknowledged(live.hops, live.acked_n, position.n)
         live.acked_n = position.n
         live.positioned = live.dirty = True
         return True
@@ -299,6 +307,10 @@ class Subscriptions:
         )
         self._clock.write()
 
+    def note_sealed(self, first: int) -> None:
+        """Note that the batches from offset ``first`` on were sealed just now."""
+        self._hop_times.sealed(first, self._batches.next_n())
+
     def written(self) -> None:
         """Let a committed :meth:`write` count."""
         self._clock.written()
@@ -356,6 +368,7 @@ class Subscriptions:
             seen_up=max(row["seen_up"], live.seen_up),
             declared=live.declared,
             stale=live.stale,
+            hops=live.hops,
         )
 
     def _known(self, name: str) -> _Live:

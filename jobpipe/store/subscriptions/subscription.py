@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.subscriptions.hop_times import HopHistogram
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class StoredSubscription:
         holder: Who got that grant.
         declared: Where the live holder reads now; may lie before ``acked``.
         stale: Acknowledgements ignored since the log was opened, because they were late or repeated.
+        hops: How long batches took until they were acknowledged, since the log was opened.
         created_up, seen_up: Coordinator uptime, in seconds, when it was made and last heard of.
     """
 
@@ -32,6 +34,7 @@ class StoredSubscription:
     seen_up: float
     declared: Position | None
     stale: int
+    hops: HopHistogram
 
     @property
     def holds_first(self) -> bool:

@@ -27,6 +27,8 @@ LINE = SubscriptionLine(
     silent=7.0,
     stale=0,
     lag=StoredLag(0, 0, 0, 0.0),
+    hops=(),
+    hop_seconds=0.0,
 )
 
 

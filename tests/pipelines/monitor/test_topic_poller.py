@@ -42,7 +42,7 @@ def status(rows: int, *, lag: int = 0, ended: bool = False, reconnects: int = 0)
 def catalog(rows: int, *, ended: bool) -> CatalogStatus:
     """What is left of a topic that its subscription has read."""
     at = Position("0" * 16, 1, 1)
-    line = SubscriptionLine("s", at, None, False, 1, None, 0.0, 0, StoredLag(0, 0, 0, 0.0))
+    line = SubscriptionLine("s", at, None, False, 1, None, 0.0, 0, StoredLag(0, 0, 0, 0.0), (), 0.0)
     return CatalogStatus(at, at, 0, 0, 0, rows, rows * 100, ended, (line,))
 
 
