@@ -30,7 +30,8 @@ from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
 
-COORDINATORS_AT_ONCE = 500  # each has a socket; a process may have 1,024 of them by default
+COORDINATORS_AT_ONCE = 500  # that are dialled
+LINKS_KEPT = 250  # with those that are dialled fewer than 1,024: a process may have no more files by default
 TOPICS_AT_ONCE = 8  # of one coordinator
 CLOSE_SECONDS = 5.0
 UNUSED_SECONDS = 60.0  # after which a link is not kept any more
@@ -146,7 +147,7 @@ class StatusWalk:
                 link = await connect(endpoint, hello, tls=tls)
         except TimeoutError as error:
             raise LinkTimeout(f"{endpoint} does not answer within {timeout:g} s", peer=str(endpoint)) from error
-        if not self._closed and endpoint not in self._links and len(self._links) < COORDINATORS_AT_ONCE:
+        if not self._closed and endpoint not in self._links and len(self._links) < LINKS_KEPT:
             self._links[endpoint] = _Kept(link, tls, used=time.monotonic())
         return link
 

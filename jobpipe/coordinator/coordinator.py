@@ -38,7 +38,7 @@ from jobpipe_registry.handler import RegisterServerHandler
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.2  # acknowledgements reach the disk at least this often
+TICK_SECONDS = 0.2  # acknowledgements reach the disk so often, if all topics fit into a tick
 LOOK_EVERY = 5  # ticks between two looks at the parent
 RETAIN_SECONDS = 0.9  # between two looks at a topic's retention, if there are few topics
 RETAINS_A_TICK = 10  # topics: retention asks a log for much, so 500 topics have theirs every 10 s
@@ -381,13 +381,13 @@ class Coordinator:
         now = time.monotonic()
         due = now + TICK_SECONDS
         running: set[asyncio.Task[None]] = set()
+        topics = [topic for topic in topics if topic not in self._ticks]  # of the others the disk is slow, or hangs
         retained = sorted((topic for topic in topics if now - topic.retained_at > RETAIN_SECONDS), key=_retained_at)
         retaining = set(retained[:RETAINS_A_TICK])
-        for topic in sorted(topics, key=_ticked_at):
+        # Those first, so that each tick has its ten, however many it reaches.
+        for topic in sorted(topics, key=lambda topic: (topic not in retaining, topic.ticked_at)):
             if time.monotonic() > due:
                 return
-            if topic in self._ticks:
-                continue  # its disk is slow; the next tick counts the time
             if topic not in retaining and topic.tick_idle():
                 continue
             running.add(self._start_tick(topic, retain=topic in retaining))
@@ -448,10 +448,6 @@ class Coordinator:
         await asyncio.gather(*(self._drop(topic, withdraw=False) for topic in list(self.topics.values())))
         await self.host_servers.close()
         await asyncio.to_thread(self._handler.shutdown)
-
-
-def _ticked_at(topic: ServedTopic) -> float:
-    return topic.ticked_at
 
 
 def _retained_at(topic: ServedTopic) -> float:

@@ -28,14 +28,17 @@ def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, righ
     from rich.cells import cell_len
 
     lines = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for number, line in enumerate(lines):
+    printed = []
+    for line in lines:
         padded = []
         for name, text, width in zip(columns, line, widths, strict=True):
             space = " " * (width - cell_len(text))
             padded.append(space + text if name in right else text + space)
-        printed = "  ".join(padded).rstrip()
-        click.echo(click.style(printed, bold=True) if number == 0 and not os.environ.get("NO_COLOR") else printed)
+        printed.append("  ".join(padded).rstrip())
+    head, *rest = printed
+    click.echo("\n".join([head if plain else click.style(head, bold=True), *rest]))  # at once: a reader may leave
 
 
 def _cell(value: object) -> str:

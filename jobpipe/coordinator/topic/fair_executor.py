@@ -30,6 +30,11 @@ class FairExecutor:
         self._waiting: dict[str, deque[tuple[Callable[[], Any], asyncio.Future[asyncio.Future[Any]]]]] = {}
         self._given = 0
 
+    @property
+    def idle(self) -> bool:
+        """True while no work runs or waits."""
+        return not self._given and not self._waiting
+
     async def run(self, work: Callable[[], R], *, whose: str | None = None) -> R:
         """Run ``work``; if the caller is cancelled before its turn it does not run, after that it does.
 

@@ -20,7 +20,7 @@ class LogThread:
     """Runs work on a log, one piece at a time, round robin over the identities. Owns the log and its thread.
 
     Attributes:
-        given: pieces of work that it was given so far.
+        ran: pieces of work that it has begun so far.
     """
 
     def __init__(self, topic: str, store: TopicLog) -> None:
@@ -28,12 +28,17 @@ class LogThread:
         self._topic = topic
         self._thread = FairExecutor(f"log-{topic}")
         self._closing: asyncio.Future[None] | None = None
-        self.given = 0
+        self.ran = 0
 
     @property
     def closed(self) -> bool:
         """True from the call of :meth:`begin_close` on."""
         return self._closing is not None
+
+    @property
+    def idle(self) -> bool:
+        """True while no work runs or waits."""
+        return self._thread.idle
 
     async def run(
         self,
@@ -63,6 +68,7 @@ class LogThread:
         loop = asyncio.get_running_loop()
 
         def run_and_notify() -> R:
+            self.ran += 1
             result = self._run_with_repair(work, reserve=reserve)
             if then is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has ended: no request is left
@@ -70,7 +76,6 @@ class LogThread:
                     loop.call_soon_threadsafe(then, result)
             return result
 
-        self.given += 1
         return await self._thread.run(run_and_notify, whose=whose)
 
     def _run_with_repair(self, work: Callable[[], R], *, reserve: bool) -> R:

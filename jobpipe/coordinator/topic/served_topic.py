@@ -89,7 +89,7 @@ class ServedTopic(TopicState):
         # Made once, so that it keeps its write id: sealing it again counts as a repeat.
         self._end_mark = NewBatch.end_mark(asked.parallelism)
         self.ticked_at = self.retained_at = time.monotonic()
-        self._given_at_tick = -1  # pieces of work that the log's thread had got with the last tick that succeeded
+        self._ran_at_tick = -1  # pieces of work that the log's thread had begun with the last tick that succeeded
         self._last_write = {**{each: each for each in asked.others}, "": asked.writing}  # by writer, oldest first
         self.writing = set(
             asked.in_progress
@@ -532,7 +532,7 @@ class ServedTopic(TopicState):
 
         The log's thread has nothing to do then, so its clock is ours until the loop gives it work.
         """
-        if self._thread.given != self._given_at_tick:
+        if not self._thread.idle or self._thread.ran != self._ran_at_tick:
             return False
         self._store.clock.tick(self._seconds_since_tick())
         return True
@@ -548,8 +548,13 @@ class ServedTopic(TopicState):
         if retain:
             self.retained_at = self.ticked_at
 
+        ran = -1
+
         def work() -> tuple[Position, bool] | None:
-            self._store.clock.tick(seconds)
+            nonlocal ran
+            if ran < 0:  # it may run twice, see LogThread.run
+                self._store.clock.tick(seconds)
+            ran = self._thread.ran
             self._store.subscriptions.flush()
             self._store.shorten()
             if not retain:
@@ -566,10 +571,9 @@ class ServedTopic(TopicState):
             if found is not None and found != (self.head, self.ended):  # sealed by a commit that seemed to fail
                 self.note_sealed(*found, None)
 
-        given = self._thread.given + 1
         try:
             await self.run_then(work, seen)
-            self._given_at_tick = given
+            self._ran_at_tick = ran
             if retain:
                 self.leases.expire()
                 await self.subscribers.forget_undecided()

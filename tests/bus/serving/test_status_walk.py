@@ -148,7 +148,7 @@ def test_a_topic_that_hangs_takes_no_other(bus: Bus, topics: list[str], monkeypa
 def test_links_are_kept_up_to_a_number_and_for_a_time(
     bus: Bus, topics: list[str], dialled: list[Endpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobpipe.status_walk, "COORDINATORS_AT_ONCE", 1)
+    monkeypatch.setattr(jobpipe.status_walk, "LINKS_KEPT", 1)
     walk = StatusWalk(bus.config())
     with Admin(bus.config()) as admin:
         place = admin.locate(topics[0])
