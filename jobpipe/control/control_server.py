@@ -28,6 +28,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.monitoring.dead_letter_topics import DeadLetterTopics
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.revisions.shared_storage import shared_storage
@@ -127,6 +128,7 @@ class ControlServer(Control):
             self._topics_snapshots = TopicsSnapshots(admin)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
             self._definitions = DefinitionCache(self._store, self._plugins)
+            self._dead_letter_topics = DeadLetterTopics(self._definitions)
             context = SupervisionContext(
                 store=self._store,
                 jobs=jobs,
@@ -252,9 +254,10 @@ class ControlServer(Control):
         return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
 
     def metric_samples(self) -> MetricSamples:
-        return MetricSamples(
-            self._topics_snapshots.newest(), job_samples(self.pipelines()), certificate_samples(self._config)
-        )
+        pipelines = self.pipelines()
+        self._dead_letter_topics.keep_only(frozenset(pipeline.name for pipeline in pipelines))
+        jobs = job_samples(pipelines, self._serializers.present_report, self._dead_letter_topics.get)
+        return MetricSamples(self._topics_snapshots.newest(), jobs, certificate_samples(self._config))
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         with self._store.write():  # all of one moment

@@ -105,6 +105,11 @@ class Serializers:
                 done = Report(batches=done.batches + newest.batches, rows=done.rows + newest.rows)
         return done
 
+    def present_report(self, pipeline: str, job: str) -> Report | None:
+        """Return the newest report of the attempt of a job that has not ended; None if there is none."""
+        attempt = self._store.open_attempt(pipeline, job)
+        return None if attempt is None else self._reported(attempt)
+
     def _reported(self, attempt: AttemptRow) -> Report | None:
         return read_report(PipelinePaths.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))
 

@@ -144,6 +144,14 @@ RULES: tuple[AlertRule, ...] = (
         "`jobpipe pipeline logs {{ $labels.pipeline }}/{{ $labels.job }}` shows why its attempts fail",
     ),
     AlertRule(
+        "JobpipeDeadLetters",
+        f"increase({table.DEAD_LETTERS.sample}[15m]) > 0",
+        "0m",
+        "warning",
+        f"{_JOB} has dead letters",
+        "`jobpipe dead-letters show {{ $labels.topic }}` shows the rows and why; redrive them when that is mended",
+    ),
+    AlertRule(
         "JobpipeIntervalFailed",
         f'{table.SCHEDULE_INTERVALS.sample}{{state="FAILED"}} > 0',
         "0m",

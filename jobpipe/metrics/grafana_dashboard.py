@@ -157,6 +157,23 @@ ROWS: Mapping[str, Sequence[_Panel]] = {
             (_Query(f"rate({table.JOB_ROWS.sample}[$__rate_interval])", _JOB),),
             unit="rowsps",
         ),
+        _Panel(
+            "Micro-batch, median and p99",
+            "timeseries",
+            tuple(
+                _Query(
+                    f"histogram_quantile({part}, rate({table.BATCH_SECONDS.sample}[$__rate_interval]))",
+                    f"{_JOB} {name}",
+                )
+                for part, name in ((0.5, "p50"), (0.99, "p99"))
+            ),
+            unit="s",
+        ),
+        _Panel(
+            "Dead letters",
+            "timeseries",
+            (_Query(f"increase({table.DEAD_LETTERS.sample}[$__rate_interval])", _JOB),),
+        ),
         _Panel("Attempts in 15 minutes", "timeseries", (_Query(f"increase({table.JOB_ATTEMPTS.sample}[15m])", _JOB),)),
         _Panel(
             "Intervals that wait, run, or have failed",

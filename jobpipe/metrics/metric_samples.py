@@ -45,6 +45,10 @@ class JobSample:
         since: seconds since 1970.
         attempts: of all its runs.
         rows, batches: of its newest run; None: not known.
+        durations: micro-batches of its present attempt by how long each took, as
+            :class:`jobpipe.jobs.workloads.progress_reports.Report` has them.
+        duration_seconds: the sum of those times.
+        dead_letters: the topic of its dead letters; None if it has none.
     """
 
     pipeline: str
@@ -55,6 +59,9 @@ class JobSample:
     attempts: int
     rows: int | None
     batches: int | None
+    durations: tuple[int, ...] = ()
+    duration_seconds: float = 0.0
+    dead_letters: str | None = None
     schedule: ScheduleSample | None = None
 
 

@@ -158,6 +158,15 @@ JOB_WANTED = _job("wanted", MetricKind.GAUGE, "1 if the job is to run, 0 if it i
 JOB_ATTEMPTS = _job("attempts", MetricKind.COUNTER, "Attempts of all its runs; a restart is one more.")
 JOB_ROWS = _job("rows", MetricKind.COUNTER, "Rows that its newest run has processed; a new run begins at 0.")
 JOB_BATCHES = _job("batches", MetricKind.COUNTER, "Micro-batches of its newest run; a new run begins at 0.")
+BATCH_SECONDS = _job(
+    "batch_seconds",
+    MetricKind.HISTOGRAM,
+    "Micro-batches with rows by how long each took; a new attempt begins at 0. Of queries on the server's host.",
+    unit="seconds",
+)
+DEAD_LETTERS = _job(
+    "dead_letters", MetricKind.COUNTER, "Rows that were ever published to the topic of its dead letters.", "topic"
+)
 SCHEDULE_DUE = _job(
     "schedule_next_due_timestamp_seconds",
     MetricKind.GAUGE,

@@ -118,6 +118,9 @@ def families(samples: MetricSamples) -> list[Family]:
     made.add(table.LEFT_OUT, (), left_out)
     for job in samples.jobs:
         _add_job(made, job)
+        dead = None if job.dead_letters is None else snapshot.topics.get(job.dead_letters)
+        if isinstance(dead, TopicStatus):
+            made.add(table.DEAD_LETTERS, (job.pipeline, job.job, dead.topic), dead.rows)
     return [_build(), *made.all()]
 
 
@@ -190,6 +193,8 @@ def _add_job(made: _Families, sample: JobSample) -> None:
     made.add(table.JOB_ATTEMPTS, of, sample.attempts)
     made.add(table.JOB_ROWS, of, sample.rows)
     made.add(table.JOB_BATCHES, of, sample.batches)
+    if len(sample.durations) == len(BUCKETS) + 1:
+        made.add_histogram(table.BATCH_SECONDS, of, sample.durations, sample.duration_seconds)
     schedule = sample.schedule
     if schedule is not None:
         made.add(table.SCHEDULE_DUE, of, schedule.next_due)

@@ -193,7 +193,9 @@ class MemoryControl(Control):
 
     def metric_samples(self) -> MetricSamples:
         self._called("metric_samples")
-        return MetricSamples(TopicsSnapshot({}, 0.0), job_samples(self.statuses.values()))
+        return MetricSamples(
+            TopicsSnapshot({}, 0.0), job_samples(self.statuses.values(), lambda *_: None, lambda *_: None)
+        )
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

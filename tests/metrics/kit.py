@@ -46,6 +46,9 @@ def job(**given: Any) -> JobSample:
         "attempts": 1,
         "rows": 500,
         "batches": 5,
+        "durations": (0, 4, *[0] * (len(BUCKETS) - 2), 1),
+        "duration_seconds": 500.0,
+        "dead_letters": "orders",
         "schedule": schedule(),
     }
     return JobSample(**{**about, **given})

@@ -42,9 +42,14 @@ CASES: Mapping[str, MetricSamples | None] = {
     "JobpipeJobFailed": samples(jobs=(job(state=JobState.FAILED),)),
     "JobpipeJobLost": samples(jobs=(job(state=JobState.LOST),)),
     "JobpipeJobRestarts": samples(jobs=(job(attempts=1),)),  # one more each minute, see _series
+    "JobpipeDeadLetters": samples(),  # one more each minute
     "JobpipeIntervalFailed": samples(jobs=(job(schedule=schedule(failed=1)),)),
     "JobpipeScheduleLate": samples(jobs=(job(schedule=schedule(next_due=60.0)),)),
     "JobpipeCertificateExpires": samples(expires=5 * 86_400.0),
+}
+GROWING = {
+    "JobpipeJobRestarts": "jobpipe_job_attempts_total",
+    "JobpipeDeadLetters": "jobpipe_job_dead_letters_total",
 }
 WELL = (
     samples(),
@@ -63,7 +68,7 @@ def series(given: MetricSamples | None, alert: str = "") -> list[dict[str, str]]
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             labels = ", ".join(f'{name}="{value}"' for name, value in sample.labels.items())
-            step = 1 if (alert, sample.name) == ("JobpipeJobRestarts", "jobpipe_job_attempts_total") else 0
+            step = int(GROWING.get(alert) == sample.name)
             found.append({"series": f"{sample.name}{{{labels}}}", "values": f"{sample.value:g}+{step}x{MINUTES}"})
     return found
 

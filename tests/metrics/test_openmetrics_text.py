@@ -81,6 +81,10 @@ def test_a_job_and_its_schedule() -> None:
     assert values(found, "jobpipe_job_attempts_total") == {of: 4}
     assert values(found, "jobpipe_job_rows_total") == {of: 500}
     assert values(found, "jobpipe_job_schedule_paused") == {of: 1}
+    assert values(found, "jobpipe_job_batch_seconds_count") == {of: 5}
+    assert values(found, "jobpipe_job_batch_seconds_sum") == {of: 500.0}
+    assert values(found, "jobpipe_job_batch_seconds_bucket")["report", "0.01", "shop"] == 4
+    assert values(found, "jobpipe_job_dead_letters_total") == {(*of, "orders"): 1_000}
     assert values(found, "jobpipe_job_schedule_intervals") == {
         ("report", "shop", "WAITING"): 0,
         ("report", "shop", "RUNNING"): 0,

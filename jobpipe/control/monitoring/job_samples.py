@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jobpipe.control.control_service import JobStatus, PipelineStatus, ScheduleView
+from jobpipe.jobs.workloads.progress_reports import Report
 from jobpipe.metrics.metric_samples import JobSample, ScheduleSample
 from jobpipe.pipelines.model.job_states import DesiredState
 
-
-def job_samples(pipelines: Iterable[PipelineStatus]) -> tuple[JobSample, ...]:
-    """Return a sample of each job."""
-    return tuple(_job(job) for pipeline in pipelines for job in pipeline.jobs)
+Reported = Callable[[str, str], Report | None]
+DeadLetterTopic = Callable[[PipelineStatus, str], str | None]
 
 
-def _job(status: JobStatus) -> JobSample:
+def job_samples(
+    pipelines: Iterable[PipelineStatus], reported: Reported, dead_letter_topic: DeadLetterTopic
+) -> tuple[JobSample, ...]:
+    """Return a sample of each job.
+
+    Args:
+        pipelines: how they stand.
+        reported: the newest report of the present attempt of a job, by pipeline and name; None if there is none.
+        dead_letter_topic: the topic of a job's dead letters; None if it has none, or that is not known.
+    """
+    return tuple(
+        _job(job, reported(job.pipeline, job.name), dead_letter_topic(pipeline, job.name))
+        for pipeline in pipelines
+        for job in pipeline.jobs
+    )
+
+
+def _job(status: JobStatus, report: Report | None, dead_letters: str | None) -> JobSample:
     return JobSample(
         pipeline=status.pipeline,
         job=status.name,
@@ -24,6 +40,9 @@ def _job(status: JobStatus) -> JobSample:
         attempts=status.attempts,
         rows=status.rows,
         batches=status.batches,
+        durations=() if report is None else report.durations,
+        duration_seconds=0.0 if report is None else report.duration_seconds,
+        dead_letters=dead_letters,
         schedule=None if status.schedule is None else _schedule(status.schedule),
     )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobpipe.pipelines.model.paths import write_private
+from jobpipe.store.subscriptions.hop_times import TimeHistogram
 
 MAX_COUNT = 2**53 - 1
 MAX_ERROR = 500
@@ -21,6 +23,9 @@ class Report(BaseModel):
         batches, rows: what it has done.
         error: the line of the exception that ended it; "" before, and without one. It may hold values of rows, so it
             stays in a file that only its owner can read, and is not in the registry.
+        durations: its micro-batches by how long each took, in the buckets of
+            :mod:`jobpipe.store.subscriptions.hop_times`; () of a flow, which has none.
+        duration_seconds: the sum of those times.
         started: its session is there, and its work has begun.
         exit_code: of its process, which ends now; None before. A program that did not start it learns it here alone.
     """
@@ -30,6 +35,8 @@ class Report(BaseModel):
     batches: int = Field(default=0, ge=0, le=MAX_COUNT)
     rows: int = Field(default=0, ge=0, le=MAX_COUNT)
     error: str = Field(default="", max_length=MAX_ERROR)
+    durations: tuple[Annotated[int, Field(ge=0, le=MAX_COUNT)], ...] = Field(default=(), max_length=64)
+    duration_seconds: float = Field(default=0.0, ge=0, le=1e12, allow_inf_nan=False)
     started: bool = False
     exit_code: int | None = Field(default=None, ge=0, le=255)
 
@@ -45,11 +52,22 @@ class Reporter:
         self._path = path
         self._newest = Report()
 
-    def report(self, batches: int, rows: int, error: str = "") -> None:
+    def report(self, batches: int, rows: int, error: str = "", durations: TimeHistogram | None = None) -> None:
         """Replace the report. Where that is not possible the old one stays: the work goes on."""
         line = next((line.strip() for line in error.splitlines() if line.strip()), "")[:MAX_ERROR]
-        started = self._newest.started
-        self._write(Report(batches=batches, rows=rows, error=line, started=started), durable=False)  # of the moment
+        before = self._newest
+        counts, seconds = before.durations, before.duration_seconds
+        if durations is not None:
+            counts, seconds = tuple(durations.counts), durations.seconds
+        report = Report(
+            batches=batches,
+            rows=rows,
+            error=line,
+            durations=counts,
+            duration_seconds=seconds,
+            started=before.started,
+        )
+        self._write(report, durable=False)  # it is of the moment
 
     def start(self) -> None:
         """Tell that the session is there, and the work begins."""

@@ -38,6 +38,7 @@ from jobpipe.pipelines.plugins.start_query import start_for_each_batch
 from jobpipe.pipelines.sources.csv_lines import require_no_file_functions
 from jobpipe.spark.termination.await_termination import end_jobs, wait_for
 from jobpipe.spark.termination.query_job import QueryJob
+from jobpipe.store.subscriptions.hop_times import TimeHistogram
 
 log = logging.getLogger(__name__)
 
@@ -266,6 +267,7 @@ class _Progress:
         self._reporter = reporter
         self.batches = 0
         self.rows = 0
+        self._durations = TimeHistogram()
         self._last = -1
         self._polled_at = 0.0
 
@@ -280,5 +282,6 @@ class _Progress:
                 self._last = each["batchId"]
                 self.batches += 1
                 self.rows += int(each["numInputRows"])
+                self._durations.observe(each["durationMs"].get("triggerExecution", 0) / 1000)
         if self.batches != before:
-            self._reporter.report(self.batches, self.rows)
+            self._reporter.report(self.batches, self.rows, durations=self._durations)

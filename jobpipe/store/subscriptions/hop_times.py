@@ -12,14 +12,14 @@ KEPT = 1_000  # seals of which the time is known; what is acknowledged later is 
 
 
 @dataclass
-class HopHistogram:
-    """Counts of batches by :data:`BUCKETS`, each bucket without those before it, and the sum of their seconds."""
+class TimeHistogram:
+    """Counts of spans of time by :data:`BUCKETS`, each bucket without those before it, and the sum of their seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     seconds: float = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count a batch."""
+        """Count one."""
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.seconds += seconds
 
@@ -45,7 +45,7 @@ class HopTimes:
         if len(self._heads) >= 2 * KEPT:
             del self._heads[:-KEPT], self._times[:-KEPT]
 
-    def acknowledged(self, histogram: HopHistogram, before: int, now: int) -> None:
+    def acknowledged(self, histogram: TimeHistogram, before: int, now: int) -> None:
         """Count the batches between two positions of a subscription, the latter of which it acknowledges now."""
         time = self._clock()
         first, end = bisect_right(self._heads, before), bisect_right(self._heads, now)

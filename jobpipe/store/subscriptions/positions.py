@@ -18,7 +18,7 @@ from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.subscriptions.hop_times import HopHistogram, HopTimes
+from jobpipe.store.subscriptions.hop_times import HopTimes, TimeHistogram
 from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from jobpipe.store.subscriptions.subscription import StoredSubscription
 
@@ -40,7 +40,7 @@ class _Live:
     seen: bool = False  # only a sign of life waits: not worth a transaction of its own
     declared: Position | None = None
     stale: int = 0
-    hops: HopHistogram = field(default_factory=HopHistogram)
+    hops: TimeHistogram = field(default_factory=TimeHistogram)
 
 
 class Subscriptions:

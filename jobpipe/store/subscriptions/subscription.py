@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobpipe.store.catalog.position import Position
-from jobpipe.store.subscriptions.hop_times import HopHistogram
+from jobpipe.store.subscriptions.hop_times import TimeHistogram
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StoredSubscription:
     seen_up: float
     declared: Position | None
     stale: int
-    hops: HopHistogram
+    hops: TimeHistogram
 
     @property
     def holds_first(self) -> bool:

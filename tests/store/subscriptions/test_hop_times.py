@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobpipe.store.subscriptions import hop_times
-from jobpipe.store.subscriptions.hop_times import BUCKETS, HopHistogram, HopTimes
+from jobpipe.store.subscriptions.hop_times import BUCKETS, HopTimes, TimeHistogram
 from tests.store.build import look_into, open_log, seal
 
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 def test_each_batch_is_counted_by_its_own_time() -> None:
-    clock, histogram = Clock(), HopHistogram()
+    clock, histogram = Clock(), TimeHistogram()
     times = HopTimes(clock)
     for n in range(4):  # at 0, 1, 2, 3 s
         clock.now = float(n)
@@ -35,7 +35,7 @@ def test_each_batch_is_counted_by_its_own_time() -> None:
 
 
 def test_several_batches_of_one_transaction() -> None:
-    clock, histogram = Clock(), HopHistogram()
+    clock, histogram = Clock(), TimeHistogram()
     times = HopTimes(clock)
     times.sealed(7, 10)
     times.acknowledged(histogram, 7, 10)
@@ -50,7 +50,7 @@ def test_several_batches_of_one_transaction() -> None:
 def test_what_was_sealed_before_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By an earlier coordinator, or too long ago: its time is not known."""
     monkeypatch.setattr(hop_times, "KEPT", 3)
-    histogram, times = HopHistogram(), HopTimes(Clock())
+    histogram, times = TimeHistogram(), HopTimes(Clock())
     for n in range(10, 20):
         times.sealed(n, n + 1)
     assert len(times._heads) < 6
