@@ -44,7 +44,7 @@ def _is(metric: Metric, value: int) -> str:
 
 _TOPIC = "topic {{ $labels.topic }}"
 _SUBSCRIPTION = "subscription {{ $labels.subscription }} of topic {{ $labels.topic }}"
-_JOB = "job {{ $labels.pipeline }}/{{ $labels.job }}"
+_JOB = "job {{ $labels.pipeline }}/{{ $labels.job_name }}"
 
 RULES: tuple[AlertRule, ...] = (
     AlertRule(
@@ -125,7 +125,7 @@ RULES: tuple[AlertRule, ...] = (
         "0m",
         "critical",
         f"{_JOB} has failed",
-        "`jobpipe pipeline logs {{ $labels.pipeline }}/{{ $labels.job }}` shows why; then resume it",
+        "`jobpipe pipeline logs {{ $labels.pipeline }}/{{ $labels.job_name }}` shows why; then resume it",
     ),
     AlertRule(
         "JobpipeJobLost",
@@ -141,7 +141,7 @@ RULES: tuple[AlertRule, ...] = (
         "0m",
         "warning",
         f"{_JOB} restarts again and again",
-        "`jobpipe pipeline logs {{ $labels.pipeline }}/{{ $labels.job }}` shows why its attempts fail",
+        "`jobpipe pipeline logs {{ $labels.pipeline }}/{{ $labels.job_name }}` shows why its attempts fail",
     ),
     AlertRule(
         "JobpipeDeadLetters",
@@ -157,15 +157,15 @@ RULES: tuple[AlertRule, ...] = (
         "0m",
         "warning",
         f"intervals of {_JOB} have failed",
-        "`jobpipe schedules intervals {{ $labels.pipeline }}/{{ $labels.job }}` lists them; run them again when mended",
+        "`jobpipe schedules intervals {{ $labels.pipeline }}/{{ $labels.job_name }}` lists them; run them again when mended",
     ),
     AlertRule(
         "JobpipeScheduleLate",
-        f"time() - {table.SCHEDULE_DUE.sample} > 600 and on(pipeline, job) {_is(table.SCHEDULE_PAUSED, 0)}",
+        f"time() - {table.SCHEDULE_DUE.sample} > 600 and on(pipeline, job_name) {_is(table.SCHEDULE_PAUSED, 0)}",
         "0m",
         "warning",
         f"an interval of {_JOB} was due ten minutes ago",
-        "`jobpipe schedules intervals {{ $labels.pipeline }}/{{ $labels.job }}` says what it waits for",
+        "`jobpipe schedules intervals {{ $labels.pipeline }}/{{ $labels.job_name }}` says what it waits for",
     ),
     AlertRule(
         "JobpipeCertificateExpires",

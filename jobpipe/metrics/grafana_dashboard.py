@@ -59,7 +59,7 @@ def _quantile(part: float, name: str) -> _Query:
     return _Query(f"histogram_quantile({part}, {_hops('_bucket')})", f"{_SUBSCRIPTION} {name}")
 
 
-_JOB = "{{pipeline}}/{{job}}"
+_JOB = "{{pipeline}}/{{job_name}}"
 _LAST = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value"}
 
 ROWS: Mapping[str, Sequence[_Panel]] = {

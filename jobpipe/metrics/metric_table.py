@@ -50,7 +50,7 @@ class Metric:
 
 _TOPIC = ("topic",)
 _SUBSCRIPTION = ("topic", "subscription")
-_JOB = ("pipeline", "job")
+_JOB = ("pipeline", "job_name")  # a label `job` is Prometheus's own: the name of what it scrapes
 LINK_STATES = ("connected", "reconnecting", "absent")
 JOB_STATES = tuple(JobState)
 BLOCKERS = ("subscription", "lease", "hold")

@@ -320,7 +320,7 @@ def test_metrics_for_a_scraper(served: Served) -> None:
     opened = served.ask("GET", "/metrics", token=served.view, headers=accept)
     assert (opened.status, opened.headers["content-type"].partition(";")[0]) == (200, "application/openmetrics-text")
     families = {family.name: family for family in text_string_to_metric_families(opened.body.decode())}
-    states = {sample.labels["job"] for sample in families["jobpipe_job_state"].samples if sample.value}
+    states = {sample.labels["job_name"] for sample in families["jobpipe_job_state"].samples if sample.value}
     assert states == {"publish", "report"}
     plain = served.ask("GET", "/metrics")
     assert (plain.status, plain.headers["content-type"].partition(";")[0]) == (200, "text/plain")

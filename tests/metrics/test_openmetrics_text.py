@@ -170,6 +170,7 @@ def test_every_sample_is_in_the_table() -> None:
 def test_names_follow_the_rules() -> None:
     """Base units, and no suffix that the format adds or keeps for itself."""
     for name, metric in METRICS.items():
+        assert not {"job", "instance"} & set(metric.labels), "Prometheus would rename these: they are its own"
         assert name.startswith("jobpipe_")
         assert name.endswith(metric.unit)
         assert not name.endswith(("_total", "_info", "_count", "_sum", "_bucket", "_created"))
