@@ -12,8 +12,8 @@ import click
 HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Look at topics and rows": ("topics", "subscriptions", "dead-letters"),
     "Run jobs": ("pipeline", "runs", "schedules"),
-    "Operate": ("server", "registry", "metrics", "generate", "doctor"),
-    "Secure and configure": ("certs", "config", "completion"),
+    "Operate": ("server", "registry", "metrics", "doctor"),
+    "Secure and configure": ("certs", "config"),
 }
 _AT_THE_TOP = {
     "topics": "topics.topics_command:topics",
@@ -25,11 +25,9 @@ _AT_THE_TOP = {
     "server": "operate.server_command:server",
     "registry": "operate.registry_command:registry",
     "metrics": "operate.metrics_command:metrics",
-    "generate": "operate.metrics_command:generate",
     "doctor": "doctor.doctor_command:doctor",
     "certs": "operate.certs_command:certs",
     "config": "operate.config_command:config",
-    "completion": "operate.completion_command:completion",
 }
 TREE: Mapping[str, Mapping[str, str]] = {
     "cli": _AT_THE_TOP,
@@ -53,11 +51,13 @@ TREE: Mapping[str, Mapping[str, str]] = {
         "plugins": "pipeline.plugins_command:plugins",
     },
     "server": {"host": "operate.host_server_command:host"},
+    "config": {"completion": "operate.completion_command:completion"},
 }
 """The words of each group whose commands are in other modules: the module below this package, and its attribute."""
 MOVED: Mapping[str, str] = {
     **{name: f"topics {name}" for name in ("describe", "lag", "tail", "replay", "serve", "holds", "leases")},
     "flow": "topics flows",
+    "completion": "config completion",
     "host-server": "server host",
     "plugins": "pipeline plugins",
     "run": "runs",

@@ -17,7 +17,8 @@ _HEAD = """# Commands
 <!-- made from the help of the commands by `make docs`; do not edit -->
 
 `jobpipe COMMAND --help` shows the same. Most listings take `--json`. `jobpipe --config FILE COMMAND` names the
-configuration, and `-v` logs progress and the tracebacks of errors. `jobpipe completion bash` completes them in a shell.
+configuration, and `-v` logs progress and the tracebacks of errors. `jobpipe config completion bash` completes them in a
+shell.
 
 """
 

@@ -82,7 +82,9 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
 def test_every_command_has_help(run: Run) -> None:
     """Each is found where the tree has it."""
     found = list(paths(click.Context(cli)))
-    assert {"topics tail", "pipeline submit", "pipeline plugins explain", "server host", "completion"} <= set(found)
+    assert {"topics tail", "pipeline submit", "pipeline plugins explain", "server host", "config completion"} <= set(
+        found
+    )
     for path in found:
         result = run(*path.split(), "--help")
         assert (result.exit_code, result.stderr) == (Exit.OK, ""), path
@@ -141,12 +143,12 @@ def test_options_of_the_server_do_not_start_a_host_server(run: Run) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_of_a_shell(run: Run, shell: str) -> None:
-    assert "_JOBPIPE_COMPLETE" in run("completion", shell).stdout
+    assert "_JOBPIPE_COMPLETE" in run("config", "completion", shell).stdout
 
 
 @pytest.mark.processes
 def test_what_a_shell_completes() -> None:
-    """The program answers what the script of `jobpipe completion` asks it; old names are not offered."""
+    """The program answers what the script of `jobpipe config completion` asks it; old names are not offered."""
     asked = {"_JOBPIPE_COMPLETE": "bash_complete", "COMP_WORDS": "jobpipe pipeline s", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-m", "jobpipe.cli.main"],

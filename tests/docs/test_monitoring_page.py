@@ -43,7 +43,7 @@ def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("x")
     written = block(PAGE, "prometheus").replace("/home/me/.jobpipe/server/view-token", str(tmp_path / "token"))
     (tmp_path / "prometheus.yml").write_text(written)
-    rules = CliRunner().invoke(cli, ["generate", "alert-rules"]).stdout
+    rules = CliRunner().invoke(cli, ["metrics", "alert-rules"]).stdout
     (tmp_path / "jobpipe-rules.yml").write_text(rules)
     command = [PROMTOOL, "check", "config", "prometheus.yml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""``jobpipe completion``: a shell's completion of our commands and options."""
+"""``jobpipe config completion``: a shell's completion of our commands and options."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script by which SHELL completes commands and options.
 
     \b
-    bash  eval "$(jobpipe completion bash)" in ~/.bashrc
-    zsh   eval "$(jobpipe completion zsh)" in ~/.zshrc
-    fish  jobpipe completion fish >~/.config/fish/completions/jobpipe.fish
+    bash  eval "$(jobpipe config completion bash)" in ~/.bashrc
+    zsh   eval "$(jobpipe config completion zsh)" in ~/.zshrc
+    fish  jobpipe config completion fish >~/.config/fish/completions/jobpipe.fish
     """
     kind = get_completion_class(shell)
     if kind is None:

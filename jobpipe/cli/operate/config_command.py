@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from jobpipe.cli.command_tree import CommandGroup
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.exit_codes import Exit
 from jobpipe.cli.common.output import emit_json, emit_table, printable
@@ -16,7 +17,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.net.servers.access_list import read_access
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Check, show and explain the configuration."""
 

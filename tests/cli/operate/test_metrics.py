@@ -1,4 +1,4 @@
-"""``jobpipe metrics`` over a real topic, and ``jobpipe generate``."""
+"""``jobpipe metrics`` over a real topic, and the files that it prints."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_a_scraper_gets_what_a_topic_has(start: Callable[..., Program], file: st
 
 
 def test_files_for_other_programs(run: Run) -> None:
-    rules = run("generate", "alert-rules")
+    rules = run("metrics", "alert-rules")
     assert rules.exit_code == 0
     assert {group["name"] for group in yaml.safe_load(rules.stdout)["groups"]} == {"jobpipe"}
-    dashboard = run("generate", "grafana-dashboard")
+    dashboard = run("metrics", "grafana-dashboard")
     assert dashboard.exit_code == 0
     assert json.loads(dashboard.stdout)["uid"] == "jobpipe"
