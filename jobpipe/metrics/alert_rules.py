@@ -157,7 +157,7 @@ RULES: tuple[AlertRule, ...] = (
         "0m",
         "warning",
         f"intervals of {_JOB} have failed",
-        "`jobpipe schedules intervals {{ $labels.pipeline }}/{{ $labels.job_name }}` lists them; resume them when mended",
+        "`jobpipe schedules intervals {{ $labels.pipeline }}/{{ $labels.job_name }}` has them; `jobpipe runs retry`",
     ),
     AlertRule(
         "JobpipeScheduleLate",
