@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,6 +71,9 @@ MOST_WAIT_SECONDS = 60.0
 CLOCKS_SECONDS = 60.0  # by which the clocks of two hosts may differ
 
 
+log = logging.getLogger(__name__)
+
+
 class ControlServer(Control):
     """Supervises the pipelines of one home; a context manager. Their jobs go on when it ends.
 
@@ -126,6 +130,7 @@ class ControlServer(Control):
             admin = self._make_admin(self._config)
             stack.callback(admin.close)
             self._topics_snapshots = TopicsSnapshots(admin)
+            stack.callback(self._topics_snapshots.close)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
             self._definitions = DefinitionCache(self._store, self._plugins)
             self._dead_letter_topics = DeadLetterTopics(self._definitions)
@@ -254,10 +259,22 @@ class ControlServer(Control):
         return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
 
     def metric_samples(self) -> MetricSamples:
-        pipelines = self.pipelines()
-        self._dead_letter_topics.keep_only(frozenset(pipeline.name for pipeline in pipelines))
-        jobs = job_samples(pipelines, self._serializers.present_report, self._dead_letter_topics.get)
-        return MetricSamples(self._topics_snapshots.newest(), jobs, certificate_samples(self._config))
+        topics = self._topics_snapshots.newest()
+        certificates = certificate_samples(self._config)
+        letters = self._dead_letter_topics
+        try:
+            pipelines = self.pipelines()
+            letters.keep_only(frozenset(pipeline.name for pipeline in pipelines))
+            jobs = job_samples(
+                pipelines,
+                self._serializers.present_report,
+                letters.get,
+                lambda topic: letters.rows(topic, topics.topics.get(topic)),
+            )
+        except JobpipeError as error:  # the store cannot be read: topics are shown all the same
+            log.warning("metrics without jobs: %s", error)
+            return MetricSamples(topics, certificates=certificates, jobs_known=False)
+        return MetricSamples(topics, jobs, certificates, jobs_known=True)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         with self._store.write():  # all of one moment

@@ -10,6 +10,7 @@ from jobpipe.metrics import metric_table as table
 from jobpipe.metrics.metric_table import Metric
 
 LAG_SECONDS = 300
+GONE_SECONDS = 20  # a topic without its publisher is served for coordinator.linger, 60 s by default
 DAYS_LEFT = 7
 
 
@@ -68,31 +69,31 @@ RULES: tuple[AlertRule, ...] = (
         _is(table.TOPIC_UP, 0),
         "1m",
         "critical",
-        f"the coordinator of {_TOPIC} does not answer",
+        f"the coordinator of {_TOPIC} is registered, and does not answer",
         "run `jobpipe topics describe {{ $labels.topic }}`, and see whether its publisher's host is reachable",
     ),
     AlertRule(
         "JobpipePublisherGone",
-        f"{table.TOPIC_GONE.sample} > 600",
+        f"{table.TOPIC_GONE.sample} > {GONE_SECONDS}",
         "0m",
         "warning",
-        f"the publisher of {_TOPIC} died ten minutes ago",
+        f"the publisher of {_TOPIC} has died",
         "start the job that publishes it; what is sealed is served until it was read",
     ),
     AlertRule(
         "JobpipePublisherWaits",
-        _is(table.TOPIC_WAITING, 1),
-        "5m",
+        f"{_is(table.TOPIC_WAITING, 1)} and increase({table.TOPIC_BATCHES.sample}[5m]) == 0",
+        "1m",
         "critical",
         f"the publisher of {_TOPIC} waits for a reader",
         f"{table.TOPIC_WAITS_FOR.sample} names it; start it, make it faster, or drop its subscription",
     ),
     AlertRule(
         "JobpipeSpoolNearlyFull",
-        f"{table.TOPIC_SPOOL.sample} / {table.TOPIC_SPOOL_LIMIT.sample} > 0.9",
+        f"max without(subscription) ({table.LAG_BYTES.sample}) / {table.TOPIC_SPOOL_LIMIT.sample} > 0.8",
         "5m",
         "warning",
-        f"the spool of {_TOPIC} is nearly full",
+        f"the spool of {_TOPIC} is nearly full of batches that a subscription has not read",
         "see with `jobpipe topics lag {{ $labels.topic }}` who has not read, or raise jobpipe.spool.max_bytes",
     ),
     AlertRule(
@@ -113,7 +114,7 @@ RULES: tuple[AlertRule, ...] = (
     ),
     AlertRule(
         "JobpipeRequiredSubscriptionAbsent",
-        f"{_state(table.LINK_STATE, 'absent')} and on(topic, subscription) {_is(table.REQUIRED, 1)}",
+        f"{_state(table.LINK_STATE, 'absent')} and ignoring({table.LINK_STATE.name}) {_is(table.REQUIRED, 1)}",
         "10m",
         "warning",
         f"{_SUBSCRIPTION} is required, and not connected",
@@ -137,7 +138,7 @@ RULES: tuple[AlertRule, ...] = (
     ),
     AlertRule(
         "JobpipeJobRestarts",
-        f"increase({table.JOB_ATTEMPTS.sample}[15m]) > 3",
+        f"increase({table.JOB_ATTEMPTS.sample}[15m]) > 3 unless {table.SCHEDULE_PAUSED.sample}",
         "0m",
         "warning",
         f"{_JOB} restarts again and again",
@@ -161,7 +162,8 @@ RULES: tuple[AlertRule, ...] = (
     ),
     AlertRule(
         "JobpipeScheduleLate",
-        f"time() - {table.SCHEDULE_DUE.sample} > 600 and on(pipeline, job_name) {_is(table.SCHEDULE_PAUSED, 0)}",
+        f"time() - {table.SCHEDULE_DUE.sample} > 600 "
+        f'unless ignoring(state) {table.SCHEDULE_INTERVALS.sample}{{state="RUNNING"}} > 0',
         "0m",
         "warning",
         f"an interval of {_JOB} was due ten minutes ago",

@@ -14,13 +14,14 @@ log = logging.getLogger(__name__)
 
 def certificate_samples(config: Config) -> tuple[CertificateSample, ...]:
     """Return when the certificates end that are in force now; none of a file that cannot be read, which is logged."""
-    from jobpipe.net.tls.certificates import describe
+    from jobpipe.net.tls.certificates import describe_all
 
     found = []
     try:
         if (files := credentials(config)) is not None:
             for key, path in (("jobpipe.ssl.ca", files.ca), ("jobpipe.ssl.cert", files.cert)):
-                found.append(CertificateSample(key, describe(path).not_after.timestamp()))
+                ends = min(each.not_after for each in describe_all(path))  # a file may hold several
+                found.append(CertificateSample(key, ends.timestamp()))
     except JobpipeError as error:
         log.warning("when the certificates end cannot be told: %s", error)
     return tuple(found)

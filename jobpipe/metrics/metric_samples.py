@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jobpipe.errors import JobpipeError
 from jobpipe.operations.status_operations import TopicStatus
@@ -49,6 +49,7 @@ class JobSample:
             :class:`jobpipe.jobs.workloads.progress_reports.Report` has them.
         duration_seconds: the sum of those times.
         dead_letters: the topic of its dead letters; None if it has none.
+        dead_letter_rows: of that topic, as it was last seen; None: not known.
     """
 
     pipeline: str
@@ -62,6 +63,7 @@ class JobSample:
     durations: tuple[int, ...] = ()
     duration_seconds: float = 0.0
     dead_letters: str | None = None
+    dead_letter_rows: int | None = None
     schedule: ScheduleSample | None = None
 
 
@@ -75,8 +77,13 @@ class CertificateSample:
 
 @dataclass(frozen=True)
 class MetricSamples:
-    """All that one answer is made from."""
+    """All that one answer is made from.
+
+    Attributes:
+        jobs_known: whether what is kept of jobs can be read; None where no jobs are kept.
+    """
 
     topics: TopicsSnapshot
     jobs: tuple[JobSample, ...] = ()
-    certificates: tuple[CertificateSample, ...] = field(default=())
+    certificates: tuple[CertificateSample, ...] = ()
+    jobs_known: bool | None = None

@@ -87,6 +87,9 @@ COLLECT_SECONDS = Metric(
 REGISTRY_UP = Metric(
     "jobpipe_registry_up", MetricKind.GAUGE, "1 if the registry answers. Without it no topic is known."
 )
+JOBS_KNOWN = Metric(
+    "jobpipe_jobs_known", MetricKind.GAUGE, "1 if the control server can read what it keeps of its jobs."
+)
 LEFT_OUT = Metric(
     "jobpipe_metrics_left_out",
     MetricKind.GAUGE,
@@ -133,7 +136,8 @@ LAG_SECONDS = _subscription(
 HOP_SECONDS = _subscription(
     "hop_seconds",
     MetricKind.HISTOGRAM,
-    "Batches by the time from their seal to their acknowledgement, since the coordinator began.",
+    "Batches by the time from their seal to their acknowledgement, since the coordinator began. A batch that is read "
+    "again counts again; of the 1,000 newest seals the time is known, and older ones count as longer than 300 s.",
     "seconds",
 )
 LINK_STATE = Metric(
@@ -165,7 +169,10 @@ BATCH_SECONDS = _job(
     unit="seconds",
 )
 DEAD_LETTERS = _job(
-    "dead_letters", MetricKind.COUNTER, "Rows that were ever published to the topic of its dead letters.", "topic"
+    "dead_letters",
+    MetricKind.COUNTER,
+    "Rows that were ever published to the topic of its dead letters, as last seen.",
+    "topic",
 )
 SCHEDULE_DUE = _job(
     "schedule_next_due_timestamp_seconds",

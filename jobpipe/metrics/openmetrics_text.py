@@ -27,7 +27,8 @@ from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.store.subscriptions.hop_times import BUCKETS
 
 MOST_TOPICS = 5_000
-MOST_SUBSCRIPTIONS = 50_000  # together: some 600,000 samples
+MOST_SUBSCRIPTIONS = 10_000  # together: some 285,000 samples, 24 MB
+MAX_WAITING = 1_000  # characters of ``TopicStatus.waiting``, which is cut there
 ACKS = "acks=all: "  # begins ``TopicStatus.waiting`` where acknowledgements are waited for
 
 _NUMBERS = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
@@ -42,7 +43,10 @@ def metrics_text(samples: MetricSamples, accept: str = "") -> tuple[bytes, str]:
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Samples(samples))
-    encode, media = choose_encoder(accept)
+    try:
+        encode, media = choose_encoder(accept)
+    except (ValueError, TypeError):  # what it says of versions is wrong
+        encode, media = choose_encoder("")
     return encode(registry), media
 
 
@@ -100,6 +104,7 @@ def families(samples: MetricSamples) -> list[Family]:
     snapshot = samples.topics
     made.add(table.REGISTRY_UP, (), snapshot.error is None)
     made.add(table.COLLECT_SECONDS, (), snapshot.seconds)
+    made.add(table.JOBS_KNOWN, (), samples.jobs_known)
     for certificate in samples.certificates:
         made.add(table.CERTIFICATE_EXPIRY, (certificate.key,), certificate.expires)
     left_out, room = max(0, len(snapshot.topics) - MOST_TOPICS), MOST_SUBSCRIPTIONS
@@ -118,9 +123,8 @@ def families(samples: MetricSamples) -> list[Family]:
     made.add(table.LEFT_OUT, (), left_out)
     for job in samples.jobs:
         _add_job(made, job)
-        dead = None if job.dead_letters is None else snapshot.topics.get(job.dead_letters)
-        if isinstance(dead, TopicStatus):
-            made.add(table.DEAD_LETTERS, (job.pipeline, job.job, dead.topic), dead.rows)
+        if job.dead_letters is not None:
+            made.add(table.DEAD_LETTERS, (job.pipeline, job.job, job.dead_letters), job.dead_letter_rows)
     return [_build(), *made.all()]
 
 
@@ -153,13 +157,14 @@ def _add_topic(made: _Families, status: TopicStatus) -> None:
 def blockers(status: TopicStatus) -> list[tuple[str, str]]:
     """Return whom a publisher waits for: kind (of ``metric_table.BLOCKERS``) and name of each.
 
-    With ``acks=all`` those that have not acknowledged the newest batch, where the publisher names them; at a full spool
-    what stands at the lowest offset.
+    Those that the publisher names; if it names none, what stands at the lowest offset.
     """
     if status.waiting is None:
         return []
     if status.waiting.startswith(ACKS):
         named = set(status.waiting.removeprefix(ACKS).split(", "))
+        if len(status.waiting) >= MAX_WAITING:  # it was cut within its last name
+            named.discard(status.waiting.rpartition(", ")[2])
         known = [*(line.name for line in status.subscriptions), *status.required]
         return [("subscription", name) for name in dict.fromkeys(known) if name in named]
     places = [
@@ -167,15 +172,18 @@ def blockers(status: TopicStatus) -> list[tuple[str, str]]:
         *((lease.first, "lease", lease.id) for lease in status.leases),
         *((hold.offset, "hold", hold.name) for hold in status.holds if hold.gap is None),
     ]
+    words = set(status.waiting.replace(",", " ").replace(";", " ").split())
+    if named_places := [(kind, name) for _, kind, name in places if name in words or repr(name) in words]:
+        return named_places
     lowest = min((-1 if at is None else at for at, _, _ in places), default=-1)
     return [(kind, name) for at, kind, name in places if (-1 if at is None else at) == lowest]
 
 
 def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> None:
     of = (topic, line.name)
-    made.add(table.LAG_ROWS, of, line.lag.rows)
-    made.add(table.LAG_BATCHES, of, line.lag.batches)
-    made.add(table.LAG_BYTES, of, line.lag.bytes)
+    made.add(table.LAG_ROWS, of, max(0, line.lag.rows))  # below zero where the newest batch was taken back
+    made.add(table.LAG_BATCHES, of, max(0, line.lag.batches))
+    made.add(table.LAG_BYTES, of, max(0, line.lag.bytes))
     made.add(table.LAG_SECONDS, of, line.lag.seconds)
     if len(line.hops) == len(BUCKETS) + 1:  # of a coordinator of this version
         made.add_histogram(table.HOP_SECONDS, of, line.hops, line.hop_seconds)

@@ -193,9 +193,8 @@ class MemoryControl(Control):
 
     def metric_samples(self) -> MetricSamples:
         self._called("metric_samples")
-        return MetricSamples(
-            TopicsSnapshot({}, 0.0), job_samples(self.statuses.values(), lambda *_: None, lambda *_: None)
-        )
+        jobs = job_samples(self.statuses.values(), *3 * [lambda *_: None])
+        return MetricSamples(TopicsSnapshot({}, 0.0), jobs, jobs_known=True)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

@@ -33,7 +33,7 @@ def test_the_page_is_run(tmp_path: Path) -> None:
         done = CliRunner().invoke(cli, command)
         assert done.exit_code == 0
         assert yaml.safe_load(done.stdout), file  # JSON is YAML
-    assert len(blocks(PAGE)) == 4
+    assert len(blocks(PAGE)) == 5
 
 
 @pytest.mark.processes
@@ -45,6 +45,8 @@ def test_prometheus_takes_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "prometheus.yml").write_text(written)
     rules = CliRunner().invoke(cli, ["metrics", "alert-rules"]).stdout
     (tmp_path / "jobpipe-rules.yml").write_text(rules)
+    (tmp_path / "own.yml").write_text(block(PAGE, "own-rules"))
+    (tmp_path / "prometheus.yml").write_text(written.replace("[jobpipe-rules.yml]", "[jobpipe-rules.yml, own.yml]"))
     command = [PROMTOOL, "check", "config", "prometheus.yml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

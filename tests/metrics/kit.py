@@ -48,7 +48,8 @@ def job(**given: Any) -> JobSample:
         "batches": 5,
         "durations": (0, 4, *[0] * (len(BUCKETS) - 2), 1),
         "duration_seconds": 500.0,
-        "dead_letters": "orders",
+        "dead_letters": "letters",
+        "dead_letter_rows": 7,
         "schedule": schedule(),
     }
     return JobSample(**{**about, **given})
@@ -81,4 +82,5 @@ def samples(
         TopicsSnapshot({} if error else answers, 0.25, error),
         jobs=(job(),) if jobs is None else jobs,
         certificates=(CertificateSample("jobpipe.ssl.cert", expires),),
+        jobs_known=True,
     )

@@ -28,20 +28,21 @@ needs_promtool = pytest.mark.skipif(
 )
 MINUTES = 40  # that a series lasts
 LATE = dataclasses.replace(subscription_status("billing"), lag=Lag(1, 1, 1, 900.0))
+FULL = dataclasses.replace(subscription_status("billing"), lag=Lag(9, 9, 850_000, 10.0))
 ABSENT = subscription_status("billing", required=True, state="absent")
 CASES: Mapping[str, MetricSamples | None] = {
     "JobpipeMetricsAbsent": None,
     "JobpipeRegistryDown": samples(error=RegistryUnavailable("no answer")),
     "JobpipeTopicDown": samples(down=("trades",)),
-    "JobpipePublisherGone": samples(topic(publishing=False, publisher_gone=700.0)),
+    "JobpipePublisherGone": samples(topic(publishing=False, publisher_gone=30.0)),
     "JobpipePublisherWaits": samples(topic(waiting="acks=all: billing")),
-    "JobpipeSpoolNearlyFull": samples(topic(stored_bytes=950_000)),
+    "JobpipeSpoolNearlyFull": samples(topic(subscriptions=(FULL,))),
     "JobpipeDiskError": samples(topic(disk="it does not answer")),
     "JobpipeSubscriptionLags": samples(topic(subscriptions=(LATE,))),
     "JobpipeRequiredSubscriptionAbsent": samples(topic(subscriptions=(ABSENT,))),
     "JobpipeJobFailed": samples(jobs=(job(state=JobState.FAILED),)),
     "JobpipeJobLost": samples(jobs=(job(state=JobState.LOST),)),
-    "JobpipeJobRestarts": samples(jobs=(job(attempts=1),)),  # one more each minute, see _series
+    "JobpipeJobRestarts": samples(jobs=(job(attempts=1, schedule=None),)),  # one more each minute, see _series
     "JobpipeDeadLetters": samples(),  # one more each minute
     "JobpipeIntervalFailed": samples(jobs=(job(schedule=schedule(failed=1)),)),
     "JobpipeScheduleLate": samples(jobs=(job(schedule=schedule(next_due=60.0)),)),
@@ -53,14 +54,16 @@ GROWING = {
 }
 WELL = (
     samples(),
-    samples(jobs=(job(schedule=schedule(next_due=60.0, paused=True)),)),
+    samples(jobs=(job(schedule=schedule(next_due=None, paused=True)),)),
+    samples(topic(stored_bytes=990_000)),  # all of it acknowledged, and kept until there is need of room
+    samples(jobs=(job(schedule=schedule(next_due=60.0, running=1)),)),  # a run takes longer than its interval
     samples(topic(publishing=False)),  # served by a person, or closed by its job
     samples(topic(subscriptions=(subscription_status("billing", state="absent"),))),  # not required
 )
 
 
-def series(given: MetricSamples | None, alert: str = "") -> list[dict[str, str]]:
-    """What promtool takes for the samples, at each minute."""
+def series(given: MetricSamples | None, growing: str = "") -> list[dict[str, str]]:
+    """What promtool takes for the samples, at each minute; one of them grows by one."""
     if given is None:
         return [{"series": "up", "values": f"0x{MINUTES}"}]
     text, _ = metrics_text(given, "application/openmetrics-text; version=1.0.0")
@@ -68,7 +71,7 @@ def series(given: MetricSamples | None, alert: str = "") -> list[dict[str, str]]
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             labels = ", ".join(f'{name}="{value}"' for name, value in sample.labels.items())
-            step = int(GROWING.get(alert) == sample.name)
+            step = int(growing == sample.name)
             found.append({"series": f"{sample.name}{{{labels}}}", "values": f"{sample.value:g}+{step}x{MINUTES}"})
     return found
 
@@ -86,6 +89,25 @@ def promtool(folder: Path, tests: list[dict[str, Any]]) -> None:
 def expected(alert: str, labels: Mapping[str, str] | None) -> dict[str, Any]:
     raised = [] if labels is None else [{"exp_labels": dict(labels)}]
     return {"eval_time": f"{MINUTES - 5}m", "alertname": alert, "exp_alerts": raised}
+
+
+@needs_promtool
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("given", "growing", "alert"),
+    [
+        pytest.param(
+            samples(topic(waiting="acks=all: billing")),
+            "jobpipe_topic_batches_total",
+            "JobpipePublisherWaits",
+            id="acks=all waits for a moment at each batch",
+        ),
+        pytest.param(samples(), "jobpipe_job_attempts_total", "JobpipeJobRestarts", id="a schedule has many runs"),
+    ],
+)
+def test_what_goes_on_raises_no_alert(tmp_path: Path, given: MetricSamples, growing: str, alert: str) -> None:
+    cases = {"input_series": series(given, growing), "alert_rule_test": [expected(alert, None)]}
+    promtool(tmp_path, [{"interval": "1m", **cases}])
 
 
 def test_there_is_a_case_for_each_rule() -> None:
@@ -118,7 +140,7 @@ def test_each_alert_is_raised_alone(tmp_path: Path, alert: str) -> None:
         [
             {
                 "interval": "1m",
-                "input_series": series(CASES[alert], alert),
+                "input_series": series(CASES[alert], GROWING.get(alert, "")),
                 "promql_expr_test": [
                     {
                         "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})',

@@ -84,7 +84,7 @@ def test_a_job_and_its_schedule() -> None:
     assert values(found, "jobpipe_job_batch_seconds_count") == {of: 5}
     assert values(found, "jobpipe_job_batch_seconds_sum") == {of: 500.0}
     assert values(found, "jobpipe_job_batch_seconds_bucket")["report", "0.01", "shop"] == 4
-    assert values(found, "jobpipe_job_dead_letters_total") == {(*of, "orders"): 1_000}
+    assert values(found, "jobpipe_job_dead_letters_total") == {("report", "shop", "letters"): 7}
     assert values(found, "jobpipe_job_schedule_intervals") == {
         ("report", "shop", "WAITING"): 0,
         ("report", "shop", "RUNNING"): 0,
@@ -94,7 +94,9 @@ def test_a_job_and_its_schedule() -> None:
 
 def test_what_is_not_known_is_not_shown() -> None:
     """A zero would be a lie."""
-    found = scraped(samples(topic(spool_limit=None), jobs=(job(rows=None, schedule=schedule(next_due=None)),)))
+    unknown = job(rows=None, dead_letter_rows=None, schedule=schedule(next_due=None))
+    found = scraped(samples(topic(spool_limit=None), jobs=(unknown,)))
+    assert values(found, "jobpipe_job_dead_letters_total") == {}
     assert values(found, "jobpipe_topic_spool_limit_bytes") == {}
     assert values(found, "jobpipe_job_rows_total") == {}
     assert values(found, "jobpipe_job_schedule_next_due_timestamp_seconds") == {}
@@ -136,6 +138,19 @@ def test_names_harm_nothing(name: str) -> None:
     assert values(found, "jobpipe_topic_up") == {(name,): 1}
     assert values(found, "jobpipe_subscription_lag_rows") == {(name, name): 0}
     assert values(found, "jobpipe_job_rows_total") == {(name, "shop"): 500}
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=abc", "text/plain; version=", "\x00", "*/*"])
+def test_a_strange_scraper_gets_the_old_format(accept: str) -> None:
+    assert values(scraped(samples(), accept), "jobpipe_topic_up") == {("orders",): 1}
+
+
+def test_a_lag_is_never_below_zero() -> None:
+    """The status says so for a moment where the newest batch was taken back."""
+    line = replace(subscription_status("billing"), lag=Lag(-1, -5, -100, 0.0))
+    found = scraped(samples(topic(subscriptions=(line,))))
+    for what in ("rows", "batches", "bytes"):
+        assert values(found, f"jobpipe_subscription_lag_{what}") == {("billing", "orders"): 0}
 
 
 def test_both_formats_say_the_same() -> None:
@@ -210,6 +225,23 @@ def hold(name: str, offset: int, gap: str | None = None) -> HoldReply:
             topic(waiting="the spool is full", subscriptions=(subscription_status("new", batches=6, position=None),)),
             [("subscription", "new")],
             id="one without a position holds all",
+        ),
+        pytest.param(
+            topic(
+                waiting="the spool is full (9 bytes); lease read of me keeps batches from offset 5 on",
+                leases=(lease("read", 5),),
+                subscriptions=(subscription_status("slow", batches=6, position=4),),
+            ),
+            [("lease", "read")],
+            id="the one that is named",
+        ),
+        pytest.param(
+            topic(
+                waiting=f"acks=all: billing, {'x' * 979}, s",
+                subscriptions=tuple(map(subscription_status, ("billing", "s"))),
+            ),
+            [("subscription", "billing")],
+            id="the last name is cut",
         ),
         pytest.param(
             topic(waiting="the spool is full", leases=(lease("read", 4),), holds=(hold("daily", 5),)),

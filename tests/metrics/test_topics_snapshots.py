@@ -6,9 +6,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from jobpipe.admin import TopicLine
 from jobpipe.discovery.topic_lookup import Location
-from jobpipe.errors import RegistryUnavailable
+from jobpipe.errors import RegistryUnavailable, WaitTimeout
+from jobpipe.metrics import topics_snapshots
 from jobpipe.metrics.topics_snapshots import MAX_AGE_SECONDS, TopicsSnapshots
 from tests.statuses import topic_status
 
@@ -62,6 +65,32 @@ def test_who_asks_meanwhile_waits_for_the_same_walk() -> None:
     assert len(found) == 4
     assert all(each is found[0] for each in found)
     assert questions.asked == [["orders"]]
+
+
+@pytest.mark.parametrize("hangs", ["registry", "coordinators"])
+def test_what_hangs_holds_up_no_scraper(monkeypatch: pytest.MonkeyPatch, hangs: str) -> None:
+    """It is told; and who asks later gets the answer that came meanwhile."""
+    monkeypatch.setattr(topics_snapshots, "WAIT_SECONDS", 0.05)
+    questions = Questions()
+    questions.gate = gate = threading.Event()
+    if hangs == "registry":
+        monkeypatch.setattr(questions, "topics", lambda: gate.wait(DEADLINE) and Questions.topics(questions))
+    snapshots = TopicsSnapshots(questions)
+    found = snapshots.newest()
+    if hangs == "registry":
+        assert isinstance(found.error, WaitTimeout)
+        assert found.topics == {}
+    else:
+        assert found.error is None
+        assert isinstance(found.topics["orders"], WaitTimeout)
+    making = snapshots._making
+    assert making is not None
+    snapshots.newest()  # asks the thread for nothing more
+    gate.set()
+    assert making.result(DEADLINE).error is None
+    assert snapshots.newest(max_age=60.0).topics["orders"] == topic_status("orders", rows=1)
+    assert len(questions.asked) == 1
+    snapshots.close()
 
 
 def test_a_registry_that_is_away_is_told() -> None:

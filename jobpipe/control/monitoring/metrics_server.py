@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from starlette.applications import Starlette
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from jobpipe.admin import Admin
+from jobpipe.admin import Admin, TopicLine
 from jobpipe.config import Config
 from jobpipe.control.rest.rest_server import GuardedServer
 from jobpipe.errors import JobpipeError
@@ -20,6 +20,35 @@ from jobpipe.metrics.metric_samples import MetricSamples
 from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.metrics.topics_snapshots import TopicsSnapshots
 from jobpipe.signal_handlers import stop_event
+from jobpipe.status_walk import Answer
+
+
+class LazyAdmin:
+    """Opens the session with the registry when it is first asked, and again if that failed; a context manager."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._stack = ExitStack()
+        self._admin: Admin | None = None
+
+    def __enter__(self) -> LazyAdmin:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._stack.close()
+
+    def topics(self) -> list[TopicLine]:
+        """As :meth:`jobpipe.admin.Admin.topics`."""
+        return self._opened().topics()
+
+    def answers(self, topics: Sequence[str], timeout: float) -> dict[str, Answer]:
+        """As :meth:`jobpipe.admin.Admin.answers`."""
+        return self._opened().answers(topics, timeout)
+
+    def _opened(self) -> Admin:
+        if self._admin is None:
+            self._admin = self._stack.enter_context(Admin(self._config))
+        return self._admin
 
 
 class MetricsApp:
@@ -58,8 +87,9 @@ def serve_metrics(config: Config, host: str, port: int, tell: Callable[[GuardedS
     """
     with ExitStack() as stack:
         stopped = stack.enter_context(stop_event())
-        admin = stack.enter_context(Admin(config))
-        made = MetricsApp(TopicsSnapshots(admin), config)
+        snapshots = TopicsSnapshots(stack.enter_context(LazyAdmin(config)))
+        stack.callback(snapshots.close)
+        made = MetricsApp(snapshots, config)
         server = GuardedServer(made.app, (host, (port, port)), config, key="--port", failed=stopped.set)
         stack.callback(server.close)
         server.start()

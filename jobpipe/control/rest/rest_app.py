@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 BODY_BYTES = 4 << 20  # a file of 1 MiB, as JSON
 THREADS = 8
+SCRAPES = 2  # at a time: they may wait for the registry, and must leave the other threads to others
 WAITING = 64  # requests that have, or wait for, a thread
 
 
@@ -53,6 +54,7 @@ class Api:
         self._handlers = Handlers(control, roots)
         self._streams = EventStreams(control) if streams is None else EventStreams(control, streams)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rest")
+        self._scrapers = ThreadPoolExecutor(SCRAPES, thread_name_prefix="metrics")
         self._waiting = 0
         self._document = _document()
         self.app = Starlette(
@@ -68,6 +70,7 @@ class Api:
         """End the threads; requests that have one are done first."""
         self._streams.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._scrapers.shutdown(wait=True, cancel_futures=True)
 
     def _route(self, route: Route) -> StarletteRoute:
         async def endpoint(request: Request) -> Response:
@@ -98,7 +101,7 @@ class Api:
             return self._events(_last_event(request, int(query["after"] or 0)))
         if route is METRICS:
             accept = request.headers.get("accept", "")
-            text, media = await self._in_thread(lambda: self._handlers.metrics(accept))
+            text, media = await self._in_thread(lambda: self._handlers.metrics(accept), self._scrapers)
             return Response(text, media_type=media)
         if (answer := route.answer) is None:
             raise RuntimeError(f"{route.path} has no answer")
@@ -106,12 +109,12 @@ class Api:
         found = await self._in_thread(lambda: _encoded(route, answer(self._handlers, call)))
         return Response(found, route.status, media_type="application/json" if route.reply is not None else None)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T], pool: ThreadPoolExecutor | None = None) -> T:
         if self._waiting >= WAITING:
             raise WaitTimeout(f"server busy: {WAITING} requests are queued; try again in a moment")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await asyncio.get_running_loop().run_in_executor(pool or self._pool, work)
         finally:
             self._waiting -= 1
 

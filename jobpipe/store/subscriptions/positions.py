@@ -308,8 +308,9 @@ class Subscriptions:
         self._clock.write()
 
     def note_sealed(self, first: int) -> None:
-        """Note that the batches from offset ``first`` on were sealed just now."""
-        self._hop_times.sealed(first, self._batches.next_n())
+        """Note that the batches from offset ``first`` on were sealed just now; never fails: they are sealed."""
+        with contextlib.suppress(SpoolError):
+            self._hop_times.sealed(first, self._batches.next_n())
 
     def written(self) -> None:
         """Let a committed :meth:`write` count."""

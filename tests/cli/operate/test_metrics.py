@@ -7,6 +7,7 @@ import signal
 import socket
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -67,6 +68,29 @@ def test_a_scraper_gets_what_a_topic_has(start: Callable[..., Program], file: st
     program.process.send_signal(signal.SIGTERM)
     assert program.end()[0] == 0
     publisher.close()
+
+
+@pytest.mark.processes
+def test_a_registry_that_is_away_is_a_sample(
+    start: Callable[..., Program], write: Callable[..., str], tmp_path: Path
+) -> None:
+    """At its start, too: who is told of outages must not go with them."""
+    port, nothing = free_port(), free_port()
+    settings = {
+        "jobpipe.home": str(tmp_path / "home"),
+        "jobpipe.registerserver.connect": f"127.0.0.1:{nothing}",
+        "jobpipe.registerserver.connect.timeout": "500ms",
+        "jobpipe.ssl.enabled": False,
+        "jobpipe.sinkserver.subnet": "127.0.0.0/8",
+    }
+    program = start("metrics", "--port", str(port), file=write(settings))
+    assert "/metrics" in program.line()
+    token = (tmp_path / "home" / "server" / "view-token").read_text().strip()
+    found = samples(ask(f"http://127.0.0.1:{port}/metrics", token))
+    assert found["jobpipe_registry_up", ""] == 0
+    assert ("jobpipe_topic_up", "") not in found
+    program.process.send_signal(signal.SIGTERM)
+    assert program.end()[0] == 0
 
 
 def test_files_for_other_programs(run: Run) -> None:
