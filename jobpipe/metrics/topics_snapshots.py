@@ -75,9 +75,10 @@ class TopicsSnapshots:
             found = TopicsSnapshot(self._admin.answers(served, ASK_SECONDS), self._clock() - began)
         except JobpipeError as error:
             found = TopicsSnapshot({}, self._clock() - began, error)
-        finally:
+        except BaseException:
             with self._lock:
                 self._making = None
+            raise
         with self._lock:
-            self._newest, self._made_at = found, self._clock()
+            self._newest, self._made_at, self._making = found, self._clock(), None
         return found
