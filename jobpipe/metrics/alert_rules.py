@@ -65,6 +65,14 @@ RULES: tuple[AlertRule, ...] = (
         "run `jobpipe doctor`; links that are there go on without the registry, new ones do not come",
     ),
     AlertRule(
+        "JobpipeJobsUnknown",
+        _is(table.JOBS_KNOWN, 0),
+        "1m",
+        "critical",
+        "the control server {{ $labels.instance }} cannot read what it keeps of its jobs",
+        "its log says why; see the disk of jobpipe.home. Jobs run on",
+    ),
+    AlertRule(
         "JobpipeTopicDown",
         _is(table.TOPIC_UP, 0),
         "1m",

@@ -33,6 +33,7 @@ ABSENT = subscription_status("billing", required=True, state="absent")
 CASES: Mapping[str, MetricSamples | None] = {
     "JobpipeMetricsAbsent": None,
     "JobpipeRegistryDown": samples(error=RegistryUnavailable("no answer")),
+    "JobpipeJobsUnknown": dataclasses.replace(samples(), jobs=(), jobs_known=False),
     "JobpipeTopicDown": samples(down=("trades",)),
     "JobpipePublisherGone": samples(topic(publishing=False, publisher_gone=30.0)),
     "JobpipePublisherWaits": samples(topic(waiting="acks=all: billing")),
