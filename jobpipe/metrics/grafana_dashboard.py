@@ -62,44 +62,23 @@ def _quantile(part: float, name: str) -> _Query:
 _JOB = "{{pipeline}}/{{job_name}}"
 _LAST = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value"}
 
+
+def _stat(title: str, query: str, unit: str = "short") -> _Panel:
+    """Return a panel of one number, six to a row."""
+    return _Panel(title, "stat", (_Query(query),), unit=unit, width=WIDTH // 6, height=4, options=_LAST)
+
+
 ROWS: Mapping[str, Sequence[_Panel]] = {
     "Now": (
-        _Panel("Registry", "stat", (_Query(f"min({table.REGISTRY_UP.sample})"),), width=4, height=4, options=_LAST),
-        _Panel("Topics served", "stat", (_Query(f"count({table.TOPIC_UP.sample})"),), width=4, height=4, options=_LAST),
-        _Panel(
-            "Publishers that wait",
-            "stat",
-            (_Query(f"sum({table.TOPIC_WAITING.sample}) or vector(0)"),),
-            width=4,
-            height=4,
-            options=_LAST,
-        ),
-        _Panel(
-            "Largest lag",
-            "stat",
-            (_Query(f"max({table.LAG_SECONDS.sample})"),),
-            unit="s",
-            width=4,
-            height=4,
-            options=_LAST,
-        ),
-        _Panel(
+        _stat("Registry", f"min({table.REGISTRY_UP.sample})"),
+        _stat("Topics served", f"count({table.TOPIC_UP.sample})"),
+        _stat("Publishers that wait", f"sum({table.TOPIC_WAITING.sample}) or vector(0)"),
+        _stat("Largest lag", f"max({table.LAG_SECONDS.sample})", unit="s"),
+        _stat(
             "Jobs that failed",
-            "stat",
-            (_Query(f'sum({table.JOB_STATE.sample}{{{table.JOB_STATE.name}=~"FAILED|LOST"}}) or vector(0)'),),
-            width=4,
-            height=4,
-            options=_LAST,
+            f'sum({table.JOB_STATE.sample}{{{table.JOB_STATE.name}=~"FAILED|LOST"}}) or vector(0)',
         ),
-        _Panel(
-            "First certificate ends",
-            "stat",
-            (_Query(f"min({table.CERTIFICATE_EXPIRY.sample}) - time()"),),
-            unit="s",
-            width=4,
-            height=4,
-            options=_LAST,
-        ),
+        _stat("First certificate ends", f"min({table.CERTIFICATE_EXPIRY.sample}) - time()", unit="s"),
     ),
     "Topics": (
         _Panel("Rows published", "timeseries", (_Query(_rate(table.TOPIC_ROWS), "{{topic}}"),), unit="rowsps"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
+from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,14 +24,14 @@ from jobpipe.errors import NotAuthorized
 from jobpipe.metrics import metric_table as table
 from jobpipe.metrics.metric_samples import JobSample, MetricSamples
 from jobpipe.metrics.metric_table import Metric, MetricKind
-from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
+from jobpipe.operations.status_operations import ACKS_WAIT, MAX_WAITING, SubscriptionStatus, TopicStatus
 from jobpipe.store.subscriptions.hop_times import BUCKETS
 
+F = TypeVar("F", CounterMetricFamily | GaugeMetricFamily, StateSetMetricFamily, HistogramMetricFamily)
 MOST_TOPICS = 5_000
 MOST_SUBSCRIPTIONS = 10_000  # together: some 285,000 samples, 24 MB
-MAX_WAITING = 1_000  # characters of ``TopicStatus.waiting``, which is cut there
-ACKS = "acks=all: "  # begins ``TopicStatus.waiting`` where acknowledgements are waited for
 
+_BOUNDS = (*map(floatToGoString, BUCKETS), "+Inf")
 _NUMBERS = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
 
 
@@ -70,32 +71,33 @@ class _Families:
         """Add a sample; None is none."""
         if value is None:
             return
-        family = self._numbers.get(metric.name)
-        if family is None:
-            family = _NUMBERS[metric.kind](metric.name, metric.about, labels=metric.labels)
-            self._numbers[metric.name] = family
-        family.add_metric(labels, float(value))
+        _family(self._numbers, _NUMBERS[metric.kind], metric).add_metric(labels, float(value))
 
     def add_state(self, metric: Metric, labels: Sequence[str], state: str) -> None:
         """Add a sample for each state."""
-        family = self._states.get(metric.name)
-        if family is None:
-            family = self._states[metric.name] = StateSetMetricFamily(metric.name, metric.about, labels=metric.labels)
+        family = _family(self._states, StateSetMetricFamily, metric)
         family.add_metric(labels, {each: each == state for each in metric.states})
 
     def add_histogram(self, metric: Metric, labels: Sequence[str], counts: Sequence[int], total: float) -> None:
-        """Add a histogram: counts of each bucket without those before it, and the sum of all values."""
-        family = self._histograms.get(metric.name)
-        if family is None:
-            family = HistogramMetricFamily(metric.name, metric.about, labels=metric.labels)
-            self._histograms[metric.name] = family
-        bounds = [*map(floatToGoString, BUCKETS), "+Inf"]
-        family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), total)
+        """Add a histogram: counts of each bucket without those before it, and the sum of all values.
+
+        None of a peer that has none, or has other buckets.
+        """
+        if len(counts) == len(_BOUNDS):
+            buckets = list(zip(_BOUNDS, accumulate(counts), strict=True))
+            _family(self._histograms, HistogramMetricFamily, metric).add_metric(labels, buckets, total)
 
     def all(self) -> list[Family]:
         """Return those with samples, in the order of the table."""
         made: dict[str, Family] = {**self._numbers, **self._states, **self._histograms}
         return [made[name] for name in table.METRICS if name in made]
+
+
+def _family(made: dict[str, F], kind: Callable[..., F], metric: Metric) -> F:
+    """Return the family of a metric, made if it is the first sample's."""
+    if metric.name not in made:
+        made[metric.name] = kind(metric.name, metric.about, labels=metric.labels)
+    return made[metric.name]
 
 
 def families(samples: MetricSamples) -> list[Family]:
@@ -161,8 +163,8 @@ def blockers(status: TopicStatus) -> list[tuple[str, str]]:
     """
     if status.waiting is None:
         return []
-    if status.waiting.startswith(ACKS):
-        named = set(status.waiting.removeprefix(ACKS).split(", "))
+    if status.waiting.startswith(ACKS_WAIT):
+        named = set(status.waiting.removeprefix(ACKS_WAIT).split(", "))
         if len(status.waiting) >= MAX_WAITING:  # it was cut within its last name
             named.discard(status.waiting.rpartition(", ")[2])
         known = [*(line.name for line in status.subscriptions), *status.required]
@@ -185,8 +187,7 @@ def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> 
     made.add(table.LAG_BATCHES, of, max(0, line.lag.batches))
     made.add(table.LAG_BYTES, of, max(0, line.lag.bytes))
     made.add(table.LAG_SECONDS, of, line.lag.seconds)
-    if len(line.hops) == len(BUCKETS) + 1:  # of a coordinator of this version
-        made.add_histogram(table.HOP_SECONDS, of, line.hops, line.hop_seconds)
+    made.add_histogram(table.HOP_SECONDS, of, line.hops, line.hop_seconds)
     made.add_state(table.LINK_STATE, of, line.state)
     made.add(table.RECONNECTS, of, line.reconnects)
     made.add(table.REQUIRED, of, line.required)
@@ -201,8 +202,7 @@ def _add_job(made: _Families, sample: JobSample) -> None:
     made.add(table.JOB_ATTEMPTS, of, sample.attempts)
     made.add(table.JOB_ROWS, of, sample.rows)
     made.add(table.JOB_BATCHES, of, sample.batches)
-    if len(sample.durations) == len(BUCKETS) + 1:
-        made.add_histogram(table.BATCH_SECONDS, of, sample.durations, sample.duration_seconds)
+    made.add_histogram(table.BATCH_SECONDS, of, sample.durations, sample.duration_seconds)
     schedule = sample.schedule
     if schedule is not None:
         made.add(table.SCHEDULE_DUE, of, schedule.next_due)

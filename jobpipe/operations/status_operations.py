@@ -38,6 +38,12 @@ from jobpipe.store.catalog.position import MAX_NUMBER, Position
 MANY = 65_536
 """More items than the JSON of a reply has room for."""
 
+ACKS_WAIT = "acks=all: "
+"""Begins ``TopicStatus.waiting`` where a publisher waits for acknowledgements; names follow, with commas between."""
+
+MAX_WAITING = 1000
+"""Characters of ``TopicStatus.waiting``, which is cut there: each poll of a subscriber repeats it."""
+
 # Below zero for what a subscription has and the log has no more: the newest batch was taken back (TopicLog.take_back).
 Difference = Annotated[int, Integer(-MAX_NUMBER, MAX_NUMBER)]
 

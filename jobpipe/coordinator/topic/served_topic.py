@@ -22,6 +22,8 @@ from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, NewestQuery, OpenRequest
 from jobpipe.operations.status_operations import (
+    ACKS_WAIT,
+    MAX_WAITING,
     CursorStatus,
     FlowStatus,
     Holder,
@@ -44,7 +46,6 @@ from jobpipe.store.subscriptions.holds import held_back
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 1000  # characters that tell subscribers why the publisher waits; each poll repeats them
 LOW_BYTES = 64 * 1024 * 1024  # with less left on the disk, retention runs before each batch
 BUSY_SECONDS = 0.3  # if the log's thread has not answered by then, status() returns the last known state
 COMPLAINT_SECONDS = 60.0  # between two log entries about the same trouble with the disk
@@ -209,7 +210,7 @@ class ServedTopic(TopicState):
 
     def mark_ack_wait(self, missing: list[str]) -> None:
         """Tell subscribers which acknowledgements the publisher waits for; an empty list: for none."""
-        self._set_waiting(f"acks=all: {', '.join(missing)}" if missing else None)
+        self._set_waiting(f"{ACKS_WAIT}{', '.join(missing)}" if missing else None)
 
     def _leased(self, before: int | None = None) -> str | None:
         """Say which lease keeps most, if one keeps batches before an offset, or any. Call it in the log's thread."""

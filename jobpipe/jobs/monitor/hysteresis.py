@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from jobpipe.jobs.monitor.topic_poller import TopicView
+from jobpipe.operations.status_operations import ACKS_WAIT
 from jobpipe.pipelines.file.spec import AlertSpec
 
 BLOCKED_SECONDS = 30.0  # that a publisher waits without a row more in its topic, before its job is BLOCKED
 FREE_SECONDS = 10.0  # that it was not seen to wait, before its job is not BLOCKED any more
 MOST_CAUGHT_UP_SECONDS = 60.0  # that a job is seen below its threshold at most, before it has caught up
-_ACKS = "acks=all: "
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -52,8 +52,8 @@ class _TopicState:
 
 
 def _why(topic: str, waiting: str) -> str:
-    if waiting.startswith(_ACKS):
-        return f"topic {topic} waits until {waiting.removeprefix(_ACKS)} has acknowledged a micro-batch"
+    if waiting.startswith(ACKS_WAIT):
+        return f"topic {topic} waits until {waiting.removeprefix(ACKS_WAIT)} has acknowledged a micro-batch"
     return f"topic {topic} has no room: {waiting}"
 
 
