@@ -33,6 +33,7 @@ TREE: Mapping[str, Mapping[str, str]] = {
     "cli": _AT_THE_TOP,
     "topics": {
         "describe": "topics.describe_command:describe",
+        "graph": "topics.graph_command:graph",
         "lag": "topics.lag_command:lag",
         "tail": "topics.tail_command:tail",
         "replay": "topics.replay_command:replay",
@@ -64,6 +65,8 @@ MOVED: Mapping[str, str] = {
     "schedule": "schedules",
 }
 """Old words of ``jobpipe``, which work until 0.2, and their places now."""
+SHORT: Mapping[str, str] = {"graph": "topics graph"}
+"""Words of ``jobpipe`` that are short for others; `--help` does not list them."""
 _OTHER_WORDS = {"ps": "status", "start": "submit", "show": "status", "describe": "status", "log": "logs"}
 """Words of other programs, and what we call that."""
 _OF_THE_SERVER = {"start": "`jobpipe server`", "stop": "`jobpipe server --stop`", "status": "`jobpipe pipeline list`"}

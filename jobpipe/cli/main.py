@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import jobpipe
-from jobpipe.cli.command_tree import HEADINGS, MOVED, CommandGroup
+from jobpipe.cli.command_tree import HEADINGS, MOVED, SHORT, CommandGroup
 from jobpipe.cli.common.broken_pipe import drop_output
 from jobpipe.cli.common.command_context import Settings, pass_settings
 from jobpipe.cli.common.exit_codes import EXIT_CODES, Exit, exit_of
@@ -57,11 +57,11 @@ class _Program(CommandGroup):
         sys.exit(code if isinstance(code, int) else Exit.OK)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a command, also by the name that it had before 0.1."""
+        """Return a command, also by the name that it had before 0.1, or a short one."""
         found: click.Command | None = None
-        for word in MOVED.get(name, name).split():
+        for word in MOVED.get(name, SHORT.get(name, name)).split():
             group: click.Command = self if found is None else found
-            assert isinstance(group, click.Group)  # noqa: S101 - all but the last word of MOVED are groups
+            assert isinstance(group, click.Group)  # noqa: S101 - all but the last word of a place are groups
             found = super().get_command(ctx, word) if group is self else group.get_command(ctx, word)
         return found
 
@@ -73,7 +73,7 @@ class _Program(CommandGroup):
         if place is not None and not ctx.resilient_parsing:
             click.echo(f"jobpipe: `jobpipe {args[0]}` is `jobpipe {place}` now; the old name goes with 0.2", err=True)
         name, command, rest = super().resolve_command(ctx, args)
-        return place or name, command, rest
+        return place or SHORT.get(args[0]) or name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what one does with them."""

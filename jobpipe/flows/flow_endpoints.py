@@ -156,7 +156,6 @@ class FlowEndpoints:
             parallelism=self._options.partitions or self.partitions,
             partitioner=PARTITIONER,
             required_subscribers=self._options.required_subscribers,
-            application=f"flow {self._options.name}",
             plain=True,
         )
 

@@ -53,7 +53,6 @@ _SUBSCRIPTION = ("topic", "subscription")
 _JOB = ("pipeline", "job_name")  # a label `job` is Prometheus's own: the name of what it scrapes
 LINK_STATES = ("connected", "reconnecting", "absent")
 JOB_STATES = tuple(JobState)
-BLOCKERS = ("subscription", "lease", "hold")
 
 
 def _topic(name: str, kind: MetricKind, about: str, *labels: str, unit: str = "") -> Metric:

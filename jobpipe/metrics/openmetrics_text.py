@@ -21,10 +21,11 @@ from prometheus_client.utils import floatToGoString
 
 import jobpipe
 from jobpipe.errors import NotAuthorized
+from jobpipe.graph.blockers import blockers
 from jobpipe.metrics import metric_table as table
 from jobpipe.metrics.metric_samples import JobSample, MetricSamples
 from jobpipe.metrics.metric_table import Metric, MetricKind
-from jobpipe.operations.status_operations import ACKS_WAIT, MAX_WAITING, SubscriptionStatus, TopicStatus
+from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.store.subscriptions.hop_times import BUCKETS
 
 F = TypeVar("F", CounterMetricFamily | GaugeMetricFamily, StateSetMetricFamily, HistogramMetricFamily)
@@ -154,31 +155,6 @@ def _add_topic(made: _Families, status: TopicStatus) -> None:
     made.add(table.TOPIC_DISK, of, status.disk is not None)
     made.add(table.TOPIC_LEASES, of, status.lease_count)
     made.add(table.TOPIC_HOLDS, of, len(status.holds))
-
-
-def blockers(status: TopicStatus) -> list[tuple[str, str]]:
-    """Return whom a publisher waits for: kind (of ``metric_table.BLOCKERS``) and name of each.
-
-    Those that the publisher names; if it names none, what stands at the lowest offset.
-    """
-    if status.waiting is None:
-        return []
-    if status.waiting.startswith(ACKS_WAIT):
-        named = set(status.waiting.removeprefix(ACKS_WAIT).split(", "))
-        if len(status.waiting) >= MAX_WAITING:  # it was cut within its last name
-            named.discard(status.waiting.rpartition(", ")[2])
-        known = [*(line.name for line in status.subscriptions), *status.required]
-        return [("subscription", name) for name in dict.fromkeys(known) if name in named]
-    places = [
-        *((line.position, "subscription", line.name) for line in status.subscriptions if line.lag.batches > 0),
-        *((lease.first, "lease", lease.id) for lease in status.leases),
-        *((hold.offset, "hold", hold.name) for hold in status.holds if hold.gap is None),
-    ]
-    words = set(status.waiting.replace(",", " ").replace(";", " ").split())
-    if named_places := [(kind, name) for _, kind, name in places if name in words or repr(name) in words]:
-        return named_places
-    lowest = min((-1 if at is None else at for at, _, _ in places), default=-1)
-    return [(kind, name) for at, kind, name in places if (-1 if at is None else at) == lowest]
 
 
 def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from jobpipe.config import Config, config_from_dict
 from jobpipe.errors import ConfigError, RemoteProtocolError
+from jobpipe.operations.messages.application import Application
 from jobpipe.operations.messages.checked_values import Boolean, CheckedName, Integer, Items, Object, PlainValue, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
@@ -132,7 +133,8 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
         required: subscriptions that ``acks=all`` waits for.
         min_subscribers: so many must have acknowledged.
         serve: nothing is published; what is sealed is served until a publisher comes.
-        application: the publisher's, for errors.
+        application: the name of the publisher's, for errors.
+        by: the publisher's application.
         writing: write id of a batch in progress, when the coordinator before this one died.
         others: write ids of other batches in progress, of the same publisher's other processes.
         opener: made at random by each publisher: who asks again, since the answer was lost, has the topic.
@@ -150,6 +152,7 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
     others: Annotated[
         tuple[str, ...], Items(Text(64, 1, pattern="[0-9a-f]*", words="a write id"), MAX_WRITERS), OMITTED
     ] = ()
+    by: Annotated[Application | None, Nested(Application), OMITTED] = None
 
     @property
     def in_progress(self) -> frozenset[str]:
@@ -157,8 +160,9 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
         return frozenset((self.writing, *self.others))
 
     def same_settings(self, other: OpenRequest) -> bool:
-        """Tell whether another request asks for the same, whatever is in progress."""
-        return dataclasses.replace(self, writing=other.writing, others=other.others) == other
+        """Tell whether another request asks for the same, whatever is in progress, and whoever asks."""
+        mine = dataclasses.replace(self, writing=other.writing, others=other.others, by=other.by)
+        return mine == other
 
 
 @message

@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Annotated
 
 from jobpipe.operations.admin_operations import HoldReply, LeaseReply, Seconds
+from jobpipe.operations.messages.application import Application
 from jobpipe.operations.messages.checked_values import (
     Boolean,
     CheckedName,
@@ -93,6 +94,7 @@ class SubscriptionStatus(Fields):
         state: of its link: ``connected``, ``reconnecting`` or ``absent``.
         since: seconds for which the link is in that state; None if this coordinator never saw it.
         last_seen: seconds since it was heard of.
+        application: the reader's, as it said itself; None of one that does not know the field.
     """
 
     name: Name
@@ -112,6 +114,7 @@ class SubscriptionStatus(Fields):
     reconnects: Count
     last_seen: Annotated[float | None, Seconds] = None
     where: Annotated[ReaderProcess | None, Nested(ReaderProcess)] = None
+    application: Annotated[Application | None, Nested(Application), OMITTED] = None
 
 
 @message
@@ -166,6 +169,7 @@ class TopicStatus(Fields):
         flows: those whose cursors are kept here.
         required: the subscriptions that are required, dropped ones too.
         disk: the trouble with the disk.
+        application: the publisher's, as it said itself; None of one that does not know the field.
         waiting: for whom the publisher waits.
         identities: what each identity holds of the coordinator, and was refused.
         publishing: a publisher has the topic, and its process lives.
@@ -197,6 +201,7 @@ class TopicStatus(Fields):
     spool_limit: Annotated[int | None, Integer(), OMITTED] = None
     bytes: Count
     publisher: FreeText
+    application: Annotated[Application | None, Nested(Application), OMITTED] = None
     parallelism: Count
     waiting: Annotated[str | None, Text(4096, printable=False)] = None
     # What the topic itself does not know, and the coordinator adds.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Self
 
 from jobpipe.operations.data_operations import HeldPart, fill_held
+from jobpipe.operations.messages.application import Application
 from jobpipe.operations.messages.checked_values import Boolean, Integer, Items, Number, PositionValue, SlotName, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_WAIT_SECONDS,
@@ -41,10 +42,11 @@ class GrantReply(News):
 
 @message
 class GrantRequest(RequestFor[GrantReply], op="grant"):
-    """Take the subscription's name; where the reader is, for people."""
+    """Take the subscription's name; where the reader is, and of which application, for people."""
 
     host: Annotated[str, Text(255)] = ""
     pid: Annotated[int, Integer(0, 2**31 - 1)] = 0
+    application: Annotated[Application | None, Nested(Application), OMITTED] = None
 
 
 @message

@@ -29,6 +29,7 @@ from jobpipe.errors import (
 from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
+from jobpipe.operations.messages.application import Application
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import (
     BeginRequest,
@@ -40,6 +41,7 @@ from jobpipe.operations.publisher_operations import (
     SealRequest,
 )
 from jobpipe.operations.status_operations import StatusRequest
+from jobpipe.own_application import own_application
 from jobpipe.publishing.acknowledgements import wait_acked
 from jobpipe.publishing.batch_admission import WAIT_SECONDS, BatchAdmission, BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
@@ -94,6 +96,7 @@ class Publisher:
     Not thread safe: one caller at a time.
 
     Args:
+        application: that publishes; by default this process's.
         opener: names a publisher that several processes are together; hexadecimal. By default this one is alone.
         others: returns write ids of batches in progress, of the other processes.
         attaching: finds the coordinator; by default that of this process.
@@ -115,7 +118,7 @@ class Publisher:
         partitioner: str = "as they come",
         required_subscribers: str | Sequence[str] = (),
         min_subscribers: int = 0,
-        application: str = "",
+        application: Application | None = None,
         on_new_checkpoint: str = "publish",
         plain: bool = False,
         opener: str = "",
@@ -141,7 +144,7 @@ class Publisher:
         self._partitioner = partitioner
         self._required = required
         self._min_subscribers = min_subscribers
-        self._application = application
+        self._application = application or own_application()
         self._others = others
         self._id = opener or uuid.uuid4().hex
         self._closed = False
@@ -161,7 +164,8 @@ class Publisher:
             parallelism=self.parallelism,
             required=self._required,
             min_subscribers=self._min_subscribers,
-            application=self._application,
+            application=self._application.name,
+            by=self._application,
             writing=self._admission.write_id,
             opener=self._id,
             others=self._others(),

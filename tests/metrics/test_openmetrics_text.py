@@ -11,10 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 import jobpipe
 from jobpipe.errors import NotAuthorized, RegistryUnavailable
+from jobpipe.graph.blockers import KINDS, blockers
 from jobpipe.metrics import openmetrics_text
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
-from jobpipe.metrics.metric_table import BLOCKERS, METRICS, MetricKind
-from jobpipe.metrics.openmetrics_text import blockers, metrics_text
+from jobpipe.metrics.metric_table import METRICS, MetricKind
+from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.operations.admin_operations import HoldReply, LeaseReply
 from jobpipe.operations.status_operations import Lag, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
@@ -259,7 +260,7 @@ def hold(name: str, offset: int, gap: str | None = None) -> HoldReply:
 )
 def test_whom_a_publisher_waits_for(status: TopicStatus, expected: list[tuple[str, str]]) -> None:
     assert blockers(status) == expected
-    assert {kind for kind, _ in expected} <= set(BLOCKERS)
+    assert {kind for kind, _ in expected} <= set(KINDS)
     found = values(scraped(samples(status)), "jobpipe_topic_waits_for")
     assert found == {(kind, name, "orders"): 1 for kind, name in expected}
     assert values(scraped(samples(status)), "jobpipe_topic_waiting") == {("orders",): float(status.waiting is not None)}

@@ -115,7 +115,7 @@ def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], impor
 @click.option(
     "--format",
     "shape",
-    type=click.Choice(("text", "dot", "json")),
+    type=click.Choice(("text", "mermaid", "dot", "json")),
     default="text",
     show_default=True,
     help="Output format.",
@@ -123,17 +123,19 @@ def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], impor
 def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: str) -> None:
     """Show which job of FILE publishes and reads which topic.
 
-    `--format dot | dot -Tsvg` draws it with Graphviz. JSON keys: pipeline, jobs (name, kind, mode, sources, transforms,
-    sinks, reads, publishes, schedule), topics (name, publishers, readers), cycles.
+    `--format dot | dot -Tsvg` draws it with Graphviz; `--format mermaid` is for Markdown. JSON keys: pipeline, jobs
+    (name, kind, mode, sources, transforms, sinks, reads, publishes, schedule), topics (name, publishers, readers),
+    cycles.
     """
+    from jobpipe.graph.diagram import LANGUAGES
     from jobpipe.pipelines.model.graph import graph_of
-    from jobpipe.pipelines.model.graph_rendering import as_dict, as_dot, as_text
+    from jobpipe.pipelines.model.graph_rendering import as_diagram, as_dict, as_text
 
     made = graph_of(load(file, given, overlays))
     if shape == "json":
         emit_json(as_dict(made))
         return
-    text = as_dot(made) if shape == "dot" else as_text(made)
+    text = as_text(made) if shape == "text" else LANGUAGES[shape](as_diagram(made))
     click.echo("\n".join(map(printable, text.splitlines())))
 
 

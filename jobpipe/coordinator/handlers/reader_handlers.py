@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobpipe.coordinator.data.segment_files import held_part
 from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
@@ -62,7 +62,9 @@ class ReaderHandlers:
     # -- subscriber ----------------------------------------------------------------------------------------------------
 
     async def _grant(self, at: Context, asked: subscriber_operations.GrantRequest) -> subscriber_operations.GrantReply:
-        where = {"host": asked.host, "pid": asked.pid}
+        where: dict[str, Any] = {"host": asked.host, "pid": asked.pid}
+        if asked.application is not None:
+            where["application"] = asked.application.to_json()
         owner = self._owner_of(at.link)
         holder = await at.topic.subscribers.grant(at.name, at.link.hello.instance, at.link, where, owner)
         topic = at.topic

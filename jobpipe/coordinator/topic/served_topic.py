@@ -488,6 +488,7 @@ class ServedTopic(TopicState):
             spool_limit=self.config.spool_max_bytes,
             bytes=known.total_bytes,
             publisher=self.asked.name,
+            application=self.asked.by,
             parallelism=self.asked.parallelism,
             waiting=self.waiting,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobpipe.net.links.async_link import Link
+from jobpipe.operations.messages.application import Application
 from jobpipe.operations.status_operations import ReaderProcess
 
 RECONNECT_SECONDS = 30.0  # a reader whose link broke redials at most 2 s apart (topic_follower.py): then it is gone
@@ -22,11 +23,18 @@ class Connection:
     reconnects: int
     last_seen: float | None
     where: ReaderProcess | None
+    application: Application | None
 
 
 def process_of(where: Mapping[str, Any]) -> ReaderProcess | None:
     """Return the process of a holder; None if it was not told."""
     return ReaderProcess(where["host"], where["pid"]) if "pid" in where else None
+
+
+def application_of(where: Mapping[str, Any]) -> Application | None:
+    """Return the application of a holder; None if it was not told."""
+    told = where.get("application")
+    return None if told is None else Application.from_json(told)
 
 
 @dataclass
@@ -38,6 +46,7 @@ class SessionOwner:
         identity: of the certificate that asked for the name, see
             :func:`jobpipe.net.servers.identity_quota.identity_of`; "" in plaintext, where a host may have several
             addresses.
+        application: the reader's.
     """
 
     instance: str
@@ -50,6 +59,10 @@ class SessionOwner:
     since: float = field(default_factory=time.monotonic)  # that it has, or has not, its link
     broken: bool = False  # its link ended without a goodbye
     halted: bool = False  # it is a flow job that is stopped: its tasks are to end
+    application: Application | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.application = application_of(self.where)
 
     @property
     def place(self) -> str:
@@ -64,4 +77,5 @@ class SessionOwner:
         else:
             back = self.broken and now - self.since < RECONNECT_SECONDS
             state, seen = "reconnecting" if back else "absent", now - self.seen
-        return Connection(state, round(now - self.since, 3), self.reconnects, round(seen, 3), process_of(self.where))
+        who = process_of(self.where), self.application
+        return Connection(state, round(now - self.since, 3), self.reconnects, round(seen, 3), *who)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner, process_of
+from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner, application_of, process_of
 from jobpipe.coordinator.topic.topic_plans import TopicPlans
 from jobpipe.coordinator.topic.topic_state import TopicState
 from jobpipe.errors import (
@@ -63,7 +63,7 @@ class TopicSubscribers:
             name: the subscription's.
             instance: the reader's.
             link: over which it asks.
-            where: its host and process, for people.
+            where: its host, process and application, for people.
             owner: the identity whose names are bounded; "" for one whose are not.
 
         Raises:
@@ -194,7 +194,7 @@ class TopicSubscribers:
             "this query, flow or client another name, or stop that one",
             topic=self._name,
             name=name,
-            holder=holder.where,
+            holder={key: value for key, value in holder.where.items() if key != "application"},
         )
 
     def held(self, name: str, grant: int) -> SessionOwner:
@@ -401,7 +401,8 @@ class TopicSubscribers:
         if owner is not None:
             return owner.connection()
         stored = line.holder or {}
-        return Connection("absent", None, 0, round(line.silent, 3) if stored else None, process_of(stored))
+        seen = round(line.silent, 3) if stored else None
+        return Connection("absent", None, 0, seen, process_of(stored), application_of(stored))
 
     async def forget_undecided(self) -> None:
         """Drop names that were claimed and released without a position, as by a reader that rejects the schema.

@@ -30,6 +30,7 @@ from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.spark_session import add_path, make_session, master_of, prepare_jvm, session_keys
 from jobpipe.jobs.workloads.stop_request import StopAsked, StopRequest, watch_parent
 from jobpipe.jobs.workloads.workload import Workload, WorkloadOutcome, failure, with_checkpoint_error
+from jobpipe.own_application import JOB, PIPELINE, RUN
 from jobpipe.pipelines.checkpoints.checkpoint_owner import Owner, owner_of
 from jobpipe.pipelines.checkpoints.checkpoint_storage import claim
 from jobpipe.pipelines.file.file_paths import local_folder
@@ -80,6 +81,8 @@ def _run(snapshot: Snapshot, jvm: DriverJvm | None, reporter: Reporter) -> int:
     try:
         pipeline = snapshot.pipeline()
         job = pipeline.jobs[snapshot.job]
+        # All processes of the attempt tell the bus whose they are: a JVM that it starts inherits this.
+        os.environ |= {PIPELINE: pipeline.name, JOB: job.name, RUN: snapshot.run}
         prepare_environment(master_of(pipeline, job), has_jvm=jvm is not None)
         keys = session_keys(pipeline, job, snapshot.storage)
         config = load(spark=keys)

@@ -1,4 +1,4 @@
-"""A pipeline's graph for people and programs: text, DOT, JSON."""
+"""A pipeline's graph for people and programs: text, a diagram, JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from jobpipe.graph.diagram import Diagram, DiagramEdge, DiagramNode, Shape
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.graph import Graph, JobNode
 
@@ -42,29 +43,24 @@ def _about(job: JobNode) -> str:
     return f"  ({', '.join(said)})" if said else ""
 
 
-def as_dot(graph: Graph) -> str:
-    """Return the graph in the language of Graphviz."""
-    return "\n".join(_dot(graph))
-
-
-def _dot(graph: Graph) -> Iterator[str]:
-    yield f"digraph {_quoted(graph.pipeline)} {{"
-    yield "  rankdir=LR;"
-    for job in graph.jobs:
-        label = f"{job.name}\n{job.schedule or job.mode}" if job.mode is Mode.BATCH else job.name
-        yield f"  {_quoted(f'job {job.name}')} [shape=box, label={_quoted(label)}];"
-    for topic in graph.topics:
-        yield f"  {_quoted(f'topic {topic.name}')} [shape=ellipse, label={_quoted(topic.name)}];"
+def as_diagram(graph: Graph) -> Diagram:
+    """Return the graph as a diagram: jobs are boxes, topics ellipses, and what else jobs read or write is text."""
+    nodes = [DiagramNode(f"job {job.name}", _label(job), Shape.BOX) for job in graph.jobs]
+    nodes += [DiagramNode(f"topic {topic.name}", topic.name, Shape.ELLIPSE) for topic in graph.topics]
+    edges = []
     for number, (name, word) in enumerate(_foreign(graph)):
-        yield f"  {_quoted(f'foreign {number}')} [shape=plaintext, label={_quoted(word.split(' ', 1)[1])}];"
-        ends = [_quoted(f"foreign {number}"), _quoted(f"job {name}")]
-        yield f"  {' -> '.join(ends if word.startswith('from ') else ends[::-1])};"
+        way, _, thing = word.partition(" ")
+        start, end = f"foreign {number}", f"job {name}"
+        nodes.append(DiagramNode(start, thing, Shape.TEXT))
+        edges.append(DiagramEdge(start, end) if way == "from" else DiagramEdge(end, start))
     for topic in graph.topics:
-        for name in topic.publishers:
-            yield f"  {_quoted(f'job {name}')} -> {_quoted(f'topic {topic.name}')};"
-        for name in topic.readers:
-            yield f"  {_quoted(f'topic {topic.name}')} -> {_quoted(f'job {name}')};"
-    yield "}"
+        edges += [DiagramEdge(f"job {name}", f"topic {topic.name}") for name in topic.publishers]
+        edges += [DiagramEdge(f"topic {topic.name}", f"job {name}") for name in topic.readers]
+    return Diagram(graph.pipeline, tuple(nodes), tuple(edges))
+
+
+def _label(job: JobNode) -> str:
+    return f"{job.name}\n{job.schedule or job.mode}" if job.mode is Mode.BATCH else job.name
 
 
 def _foreign(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -72,11 +68,6 @@ def _foreign(graph: Graph) -> Iterator[tuple[str, str]]:
     for job in graph.jobs:
         for way, words in (("from", job.sources), ("to", job.sinks)):
             yield from ((job.name, f"{way} {word}") for word in words if not word.startswith(("topic ", "topics ")))
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def as_dict(graph: Graph) -> dict[str, Any]:

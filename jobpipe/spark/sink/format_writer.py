@@ -27,6 +27,7 @@ from pyspark.taskcontext import TaskContext
 from jobpipe.arrow.list_offsets import with_offsets
 from jobpipe.coordinator.topic_liveness import WatchedParent
 from jobpipe.errors import Fenced, SpoolError, UnsupportedType
+from jobpipe.own_application import jvm_above
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
 from jobpipe.publishing.coordinator_launcher import parent_of, this_process
@@ -36,7 +37,6 @@ from jobpipe.publishing.serving.shared_topics import TopicMark, open_shared
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.spark.options.write_options import WriterOptions
 from jobpipe.spark.schema.spark_arrow_schema import arrow_schema, check_types
-from jobpipe.spark.session.launch_settings import jvm_above
 from jobpipe.spark.session.python_workers import gc_freeze
 from jobpipe.spark.session.spark_versions import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from jobpipe.spark.session.user_errors import hide_traceback

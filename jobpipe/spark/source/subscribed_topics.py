@@ -13,7 +13,9 @@ from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import ConfigError
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.range_messages import PlannedRange
+from jobpipe.own_application import own_application
 from jobpipe.spark.options.read_options import SourceOptions
+from jobpipe.spark.session.launch_settings import launch
 from jobpipe.spark.source.schema_check import STREAM, SchemaCheck
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, Boundary
@@ -41,12 +43,17 @@ class SubscribedTopics:
         self._finder: TopicFinder | None = None
         self._judge = SchemaCheck(schema, options, STREAM)
         name, skip = options.need_name(), not options.fail_on_data_loss
+        application = own_application(launch().application)
         if options.pattern is None:
-            self.session = SubscriberSession.open(options.config, options.topics, name, skip_removed=skip)
+            self.session = SubscriberSession.open(
+                options.config, options.topics, name, skip_removed=skip, application=application
+            )
             self.at_start = list(options.topics)
             self._require_partitions()
         else:
-            self.session = SubscriberSession(options.config, TopicLocator(options.config), name, skip_removed=skip)
+            self.session = SubscriberSession(
+                options.config, TopicLocator(options.config), name, skip_removed=skip, application=application
+            )
             self._finder = TopicFinder(
                 self.session,
                 options.pattern,

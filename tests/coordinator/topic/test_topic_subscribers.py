@@ -13,10 +13,13 @@ from jobpipe.coordinator.topic import session_owner as holding
 from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner
 from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import JobpipeError, LinkBroken, LinkEnded, LinkTimeout
+from jobpipe.operations.messages.application import Application
 from jobpipe.operations.status_operations import ReaderProcess
 from jobpipe.store.log.catalog_status import StoredLag, SubscriptionLine
 
-WHERE: dict[str, Any] = {"host": "a", "pid": 1}
+APPLICATION = Application("a-1-0", "billing")
+PROCESS: dict[str, Any] = {"host": "a", "pid": 1}
+WHERE: dict[str, Any] = {**PROCESS, "application": APPLICATION.to_json()}
 LINE = SubscriptionLine(
     name="billing",
     acked=None,
@@ -42,7 +45,7 @@ def test_a_link_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made = held(SimpleNamespace(silence=0.25))
     now = made._session_owners["billing"].since + 2.5
     monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic=lambda: now))
-    assert made.connection(LINE) == Connection("connected", 2.5, 2, 0.25, ReaderProcess(**WHERE))
+    assert made.connection(LINE) == Connection("connected", 2.5, 2, 0.25, ReaderProcess(**PROCESS), APPLICATION)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +76,13 @@ def test_who_does_not_come_back_is_absent(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("stored", "seen", "where"),
-    [(None, None, None), ({"instance": "x", **WHERE}, 7.0, ReaderProcess(**WHERE)), ({"instance": "x"}, 7.0, None)],
+    [
+        (None, None, (None, None)),
+        ({"instance": "x", **WHERE}, 7.0, (ReaderProcess(**PROCESS), APPLICATION)),
+        ({"instance": "x", **PROCESS}, 7.0, (ReaderProcess(**PROCESS), None)),  # of an older version
+        ({"instance": "x"}, 7.0, (None, None)),
+    ],
 )
-def test_who_was_only_seen_by_an_earlier_coordinator(stored: Any, seen: Any, where: Any) -> None:
+def test_who_was_only_seen_by_an_earlier_coordinator(stored: Any, seen: Any, where: tuple[Any, Any]) -> None:
     found = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders"))).connection(replace(LINE, holder=stored))
-    assert found == Connection("absent", None, 0, seen, where)
+    assert found == Connection("absent", None, 0, seen, *where)

@@ -8,10 +8,11 @@ import subprocess
 
 import pytest
 
+from jobpipe.graph.diagram import as_dot
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.loading.loader import load_pipeline
 from jobpipe.pipelines.model.graph import Graph, JobNode, TopicNode, graph_of, published_again
-from jobpipe.pipelines.model.graph_rendering import as_dict, as_dot, as_text
+from jobpipe.pipelines.model.graph_rendering import as_diagram, as_dict, as_text
 from tests.pipelines.conftest import Write, loaded
 
 CHAIN = """
@@ -96,7 +97,7 @@ def test_as_dict(graph: Graph) -> None:
 
 @pytest.mark.processes
 def test_as_dot(graph: Graph) -> None:
-    text = as_dot(graph)
+    text = as_dot(as_diagram(graph))
     assert '  "job publish" -> "topic dev.orders";' in text
     assert '  "topic dev.orders" -> "job totals";' in text
     assert text.count("->") == 3 + 3 + 2  # published, read, rate and json
@@ -106,13 +107,13 @@ def test_as_dot(graph: Graph) -> None:
 
 def test_names_cannot_break_dot() -> None:
     job = JobNode("a", "query", Mode.STREAMING, ('we"ather\\',), (), (), (), (), None)
-    text = as_dot(Graph("x", (job,), (), ()))
+    text = as_dot(as_diagram(Graph("x", (job,), (), ())))
     assert 'label="we\\"ather\\\\"' in text
 
 
 def test_a_type_that_begins_with_topic_is_shown_in_dot() -> None:
     job = JobNode("a", "query", Mode.STREAMING, ("topical",), (), ("topic t",), (), ("t",), None)
-    text = as_dot(Graph("x", (job,), (TopicNode("t", ("a",), ()),), ()))
+    text = as_dot(as_diagram(Graph("x", (job,), (TopicNode("t", ("a",), ()),), ())))
     assert 'label="topical"' in text
     assert 'label="t"' in text
     assert 'label="topic t"' not in text

@@ -1,0 +1,102 @@
+"""``jobpipe topics graph``: who publishes and reads which topic of the namespace, how fast, and who waits for whom."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from jobpipe.cli.common.command_context import Settings, pass_settings
+from jobpipe.cli.common.exit_codes import Exit
+from jobpipe.cli.common.output import emit_json, printable
+from jobpipe.errors import JobpipeError, NotAuthorized, TopicAway
+
+if TYPE_CHECKING:
+    from jobpipe.admin import Admin
+    from jobpipe.graph.namespace_graph import Answers, NamespaceGraph
+
+
+@click.command()
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(("text", "mermaid", "dot", "json")),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.0, max=3600.0),
+    default=1.0,
+    show_default=True,
+    help="Seconds over which rates are measured; 0 shows none, and asks once.",
+)
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait.")
+@pass_settings
+def graph(settings: Settings, shape: str, interval: float, timeout: float) -> int:
+    """Show which application publishes and reads which topic of the namespace.
+
+    An application is a job of a pipeline, a Spark application, or a program; `[...]` is one, a name without brackets a
+    topic. Beside each reader: its rate, how far it is behind, and whether a publisher waits for it. It is all from the
+    registry and the coordinators of topics, so it works without a control server, and for jobs started by hand.
+    `jobpipe graph` is the same. `--format dot | dot -Tsvg` draws it with Graphviz; `--format mermaid` is for Markdown.
+
+    JSON keys: namespace; applications (key, name, id, pipeline, job, run, state); topics (name, state, partitions,
+    rows, rows_per_second, waiting, error); edges (application, topic, kind, name, state, rows_per_second, lag_rows,
+    lag_seconds, blocks), whose kind is publishes, reads, leases or holds; blocks (blocked, topic, by). What is not
+    known is null. It ends with 3 if a topic did not answer.
+    """
+    from jobpipe.admin import Admin
+    from jobpipe.graph.diagram import LANGUAGES
+    from jobpipe.graph.graph_formats import as_diagram, as_dict
+    from jobpipe.graph.namespace_graph import namespace_graph
+
+    with Admin(settings.config) as admin:
+        answers = before = _ask(admin, timeout)
+        began, seconds = time.monotonic(), 0.0
+        if interval and answers:
+            time.sleep(interval)
+            answers = _ask(admin, timeout)
+            seconds = time.monotonic() - began
+    made = namespace_graph(settings.config.namespace, answers, before, seconds)
+    if shape == "json":
+        emit_json(as_dict(made))
+    elif shape == "text":
+        _print(made)
+    else:
+        click.echo("\n".join(map(printable, LANGUAGES[shape](as_diagram(made)).splitlines())))
+    silent = {name: answer for name, answer in answers.items() if isinstance(answer, JobpipeError)}
+    for name, error in silent.items():
+        said = _SAID.get(type(error), "does not answer")
+        click.echo(f"topic {printable(name)} {said}: {printable(str(error))}", err=True)
+    return Exit.UNREACHABLE if any(type(error) not in _SAID for error in silent.values()) else Exit.OK
+
+
+_SAID = {TopicAway: "is away", NotAuthorized: "refuses us"}
+"""What need not be an error: a topic may have ended its work, and not every topic is for everybody."""
+
+
+def _ask(admin: Admin, timeout: float) -> Answers:
+    """Return how all topics of the namespace stand."""
+    lines = admin.topics()
+    away = {line.name: TopicAway(f"topic {line.name!r} is not served now") for line in lines if line.location is None}
+    return {**admin.answers([line.name for line in lines if line.location is not None], timeout), **away}
+
+
+def _print(made: NamespaceGraph) -> None:
+    from jobpipe.graph.graph_formats import as_text
+
+    plain = "utf" not in (sys.stdout.encoding or "").lower()
+    without_colours = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    if not made.topics:
+        click.echo(f"namespace {printable(made.namespace)} has no topics")
+        return
+    lines = []
+    for text, warns in as_text(made, plain=plain):
+        line = printable(text)
+        lines.append(click.style(line, fg="yellow") if warns and not without_colours else line)
+    click.echo("\n".join(lines))  # at once: a reader may leave
