@@ -42,6 +42,7 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/hostserver": ["tests/coordinator"],
     "jobpipe/signal_handlers.py": ["tests/cli/test_interrupt.py"],
     "jobpipe/jobs": ["tests/control", "tests/control_api", "tests/control_schedules", "tests/pipelines"],
+    "jobpipe/own_application.py": ["tests/graph/test_own_application.py"],
     "jobpipe/plural.py": ["tests/cli", "tests/pipelines/runner/test_progress_reports.py"],
     "jobpipe/publishing": ["tests/bus/publishing/test_plain_publisher.py", "tests/arrow"],
     "jobpipe/py.typed": ["tests/test_names.py"],

@@ -85,7 +85,7 @@ def edge_words(graph: NamespaceGraph, edge: Edge) -> list[str]:
     if edge.rows_per_second is not None and edge.kind is not EdgeKind.PUBLISHES:
         said.append(_rate(edge.rows_per_second))
     if edge.lag_rows is not None and edge.lag_seconds is not None:
-        late = f"{span(edge.lag_seconds)} behind ({counted(edge.lag_rows, 'row')})"
+        late = f"lag {span(edge.lag_seconds)} ({counted(edge.lag_rows, 'row')})"
         said.append(late if edge.lag_rows else "up to date")
     return said
 

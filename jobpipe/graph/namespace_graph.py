@@ -7,8 +7,8 @@ restarts; else those of one application are. A reader that says nothing is a nod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -161,126 +161,140 @@ def namespace_graph(
         before: how they stood a while ago, for rates; None: nothing is known of them.
         seconds: since then.
     """
-    building = _Building(before or {}, seconds if before is not None else 0.0)
+    topics: dict[str, TopicNode] = {}
+    ends: list[_End] = []
     for topic, answer in sorted(now.items()):
         if isinstance(answer, TopicStatus):
-            building.add(answer)
+            rates = _Rates(answer, (before or {}).get(topic), seconds)
+            state, rate = _state_of(answer), rates.published()
+            topics[topic] = TopicNode(topic, state, answer.parallelism, answer.rows, rate, answer.waiting)
+            ends += _ends(answer, rates)
         elif isinstance(answer, TopicAway):
-            building.topics[topic] = TopicNode(topic, TopicState.AWAY)
+            topics[topic] = TopicNode(topic, TopicState.AWAY)
         else:
-            building.topics[topic] = TopicNode(topic, TopicState.UNKNOWN, error=str(answer))
-    building.add_holds()
-    return NamespaceGraph(
-        namespace,
-        dict(sorted(building.applications.items(), key=lambda item: (item[1].name, item[0]))),
-        building.topics,
-        tuple(sorted(building.edges, key=lambda edge: (edge.topic, edge.kind, edge.name))),
-        tuple(building.blocks()),
+            topics[topic] = TopicNode(topic, TopicState.UNKNOWN, error=str(answer))
+    applications, edges = _joined(ends)
+    return NamespaceGraph(namespace, applications, topics, edges, _blocks(edges))
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of an edge, before it is known which node it is; ``application`` as it said itself, None if it did not.
+
+    ``edge.application`` is the key of a node of its own, and ``name`` its name, if there is no other node for it.
+    """
+
+    application: Application | None
+    name: str
+    edge: Edge
+
+
+class _Rates:
+    """Rows a second at a topic, between two looks at it; None for what was not there before."""
+
+    def __init__(self, now: TopicStatus, before: TopicStatus | JobpipeError | None, seconds: float) -> None:
+        self._now = now
+        self._seconds = seconds
+        # Of another log the numbers have nothing to do with these.
+        known = isinstance(before, TopicStatus) and before.log == now.log and seconds > 0
+        self._before = before if known and isinstance(before, TopicStatus) else None
+        lines = () if self._before is None else self._before.subscriptions
+        self._lags = {line.name: line.lag.rows for line in lines}
+
+    def published(self) -> float | None:
+        """Return how many rows were published."""
+        return None if self._before is None else self._rate(self._now.rows - self._before.rows)
+
+    def acknowledged(self, line: SubscriptionStatus) -> float | None:
+        """Return how many rows a subscription acknowledged."""
+        if self._before is None or line.name not in self._lags:
+            return None
+        return self._rate(self._now.rows - line.lag.rows - (self._before.rows - self._lags[line.name]))
+
+    def _rate(self, rows: int) -> float:
+        return max(0, rows) / self._seconds  # below zero where a batch was taken back, which is published again
+
+
+def _ends(status: TopicStatus, rates: _Rates) -> Iterator[_End]:
+    """Yield who is at a topic."""
+    topic, blocking = status.topic, set(blockers(status))
+    if status.publishing and not status.ended:
+        name, rate = status.publisher, rates.published()
+        edge = Edge(f"publisher {name}", topic, EdgeKind.PUBLISHES, name, LinkState.CONNECTED, rate)
+        yield _End(status.application, name, edge)
+    for line in status.subscriptions:
+        edge = Edge(
+            f"subscription {line.name}",
+            topic,
+            EdgeKind.READS,
+            line.name,
+            LinkState(line.state) if line.state in set(LinkState) else LinkState.ABSENT,
+            rates.acknowledged(line),
+            max(0, line.lag.rows),  # below zero where the newest batch was taken back
+            line.lag.seconds,
+            (SUBSCRIPTION, line.name) in blocking,
+        )
+        yield _End(line.application, line.name, edge)
+    for lease in status.leases:
+        name, state = f"lease {lease.id}", LinkState.CONNECTED if lease.connected else LinkState.ABSENT
+        blocks = (LEASE, lease.id) in blocking
+        yield _End(None, name, Edge(name, topic, EdgeKind.LEASES, lease.id, state, blocks=blocks))
+    for hold in status.holds:
+        if hold.gap is None:
+            blocks = (HOLD, hold.name) in blocking
+            edge = Edge(f"subscription {hold.name}", topic, EdgeKind.HOLDS, hold.name, LinkState.ABSENT, blocks=blocks)
+            yield _End(None, hold.name, edge)
+
+
+def _joined(ends: Iterable[_End]) -> tuple[Mapping[str, ApplicationNode], tuple[Edge, ...]]:
+    """Return nodes and edges. A name without an application is of the job that is called so, if one is known.
+
+    A pipeline's job reads under its own name. A publisher that requires it has made the subscription before it reads.
+    """
+    nodes: dict[str, ApplicationNode] = {}
+    edges: list[Edge] = []
+    jobs: dict[str, str] = {}
+    for end in sorted(ends, key=lambda end: end.application is None):  # those that say who they are first
+        node = _node_of(end)
+        if end.application is None and end.edge.kind in (EdgeKind.READS, EdgeKind.HOLDS):
+            key = jobs.get(end.name) or jobs.get(end.name.rpartition(".")[0]) or node.key  # of a job, or its view
+            node = replace(node, key=key)
+        known = nodes.get(node.key)
+        if known is None or (end.application is not None and _ORDER[node.state] < _ORDER[known.state]):
+            nodes[node.key] = node
+        if node.job:
+            jobs[f"{node.pipeline}.{node.job}"] = node.key
+        edges.append(replace(end.edge, application=node.key))
+    edges.sort(key=lambda edge: (edge.topic, edge.kind, edge.name))
+    return dict(sorted(nodes.items(), key=lambda item: (item[1].name, item[0]))), tuple(edges)
+
+
+def _node_of(end: _End) -> ApplicationNode:
+    """Return the node that an end says it is."""
+    told, edge = end.application, end.edge
+    if told is None:
+        return ApplicationNode(edge.application, end.name, state=edge.state)
+    of_job = bool(told.pipeline and told.job)
+    return ApplicationNode(
+        f"job {told.pipeline}/{told.job}" if of_job else f"application {told.id}",
+        f"{told.pipeline}.{told.job}" if of_job else told.name or end.name,
+        *(told.id, told.pipeline, told.job, told.run),
+        state=edge.state,
     )
 
 
-class _Building:
-    """A graph as it grows."""
-
-    def __init__(self, before: Answers, seconds: float) -> None:
-        self._before = before
-        self._seconds = seconds
-        self.applications: dict[str, ApplicationNode] = {}
-        self.topics: dict[str, TopicNode] = {}
-        self.edges: list[Edge] = []
-        self._holds: list[tuple[TopicStatus, str, bool]] = []
-
-    def add(self, status: TopicStatus) -> None:
-        """Add a topic, and all that is at it."""
-        before = self._before.get(status.topic)
-        if not isinstance(before, TopicStatus) or before.log != status.log:
-            before = None  # another log: its numbers have nothing to do with these
-        rate = None if before is None else self._rate(status.rows - before.rows)
-        self.topics[status.topic] = TopicNode(
-            status.topic, _state_of(status), status.parallelism, status.rows, rate, status.waiting
-        )
-        if status.publishing and not status.ended:
-            key = self._node(status.application, f"publisher {status.publisher}", status.publisher, LinkState.CONNECTED)
-            kind, state = EdgeKind.PUBLISHES, LinkState.CONNECTED
-            self.edges.append(Edge(key, status.topic, kind, status.publisher, state, rate))
-        blocking = set(blockers(status))
-        earlier = {} if before is None else {each.name: before.rows - each.lag.rows for each in before.subscriptions}
-        for line in status.subscriptions:
-            read = None if line.name not in earlier else status.rows - line.lag.rows - earlier[line.name]
-            self._add_subscription(status, line, read, blocks=(SUBSCRIPTION, line.name) in blocking)
-        for lease in status.leases:
-            state = LinkState.CONNECTED if lease.connected else LinkState.ABSENT
-            key = self._node(None, f"lease {lease.id}", f"lease {lease.id}", state)
-            blocks = (LEASE, lease.id) in blocking
-            self.edges.append(Edge(key, status.topic, EdgeKind.LEASES, lease.id, state, blocks=blocks))
-        self._holds += [(status, hold.name, (HOLD, hold.name) in blocking) for hold in status.holds if hold.gap is None]
-
-    def add_holds(self) -> None:
-        """Add the holds of all topics, once all jobs are known: a hold is of the job that its name says."""
-        jobs = {f"{node.pipeline}.{node.job}": node.key for node in self.applications.values() if node.job}
-        for status, name, blocks in self._holds:
-            key = jobs.get(name) or self._node(None, f"hold {name}", name, LinkState.ABSENT)
-            self.edges.append(
-                Edge(key, status.topic, EdgeKind.HOLDS, name, self.applications[key].state, blocks=blocks)
-            )
-
-    def blocks(self) -> list[Block]:
-        """Return who waits for whom."""
-        blocking: dict[str, dict[str, None]] = {}
-        for edge in self.edges:
-            if edge.blocks:
-                blocking.setdefault(edge.topic, {})[edge.application] = None
-        return [
-            Block(edge.application, edge.topic, by)
-            for edge in self.edges
-            if edge.kind is EdgeKind.PUBLISHES
-            for by in blocking.get(edge.topic, ())
-        ]
-
-    def _add_subscription(
-        self, status: TopicStatus, line: SubscriptionStatus, read: int | None, *, blocks: bool
-    ) -> None:
-        """Add a reader; ``read``: rows that it has acknowledged since, None if that is not known."""
-        rate = None if read is None else self._rate(read)
-        state = LinkState(line.state) if line.state in set(LinkState) else LinkState.ABSENT
-        key = self._node(line.application, f"subscription {line.name}", line.name, state)
-        self.edges.append(
-            Edge(
-                key,
-                status.topic,
-                EdgeKind.READS,
-                line.name,
-                state,
-                rate,
-                max(0, line.lag.rows),  # below zero where the newest batch was taken back
-                line.lag.seconds,
-                blocks,
-            )
-        )
-
-    def _node(self, application: Application | None, key: str, name: str, state: LinkState) -> str:
-        """Add an application, or what is new of it; return its key.
-
-        Args:
-            application: as it said itself; None: it said nothing.
-            key, name: of the node then.
-            state: of the link by which it was seen.
-        """
-        node = ApplicationNode(key, name, state=state)
-        if application is not None:
-            of_job = bool(application.pipeline and application.job)
-            own = f"job {application.pipeline}/{application.job}" if of_job else f"application {application.id}"
-            called = f"{application.pipeline}.{application.job}" if of_job else application.name or name
-            ids = application.id, application.pipeline, application.job, application.run
-            node = ApplicationNode(own, called, *ids, state=state)
-        known = self.applications.get(node.key)
-        if known is None or _ORDER[state] < _ORDER[known.state]:
-            self.applications[node.key] = node
-        return node.key
-
-    def _rate(self, rows: int) -> float | None:
-        """Return rows a second; None if that was not measured. None are taken back: what was, is published again."""
-        return max(0, rows) / self._seconds if self._seconds > 0 else None
+def _blocks(edges: Iterable[Edge]) -> tuple[Block, ...]:
+    """Return who waits for whom."""
+    blocking: dict[str, dict[str, None]] = {}
+    for edge in edges:
+        if edge.blocks:
+            blocking.setdefault(edge.topic, {})[edge.application] = None
+    return tuple(
+        Block(edge.application, edge.topic, by)
+        for edge in edges
+        if edge.kind is EdgeKind.PUBLISHES
+        for by in blocking.get(edge.topic, ())
+    )
 
 
 _ORDER = {state: number for number, state in enumerate(LinkState)}

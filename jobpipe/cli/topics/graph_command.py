@@ -41,7 +41,7 @@ def graph(settings: Settings, shape: str, interval: float, timeout: float) -> in
     """Show which application publishes and reads which topic of the namespace.
 
     An application is a job of a pipeline, a Spark application, or a program; `[...]` is one, a name without brackets a
-    topic. Beside each reader: its rate, how far it is behind, and whether a publisher waits for it. It is all from the
+    topic. Each reader has its rate, its lag, and whether a publisher waits for it. It is all from the
     registry and the coordinators of topics, so it works without a control server, and for jobs started by hand.
     `jobpipe graph` is the same. `--format dot | dot -Tsvg` draws it with Graphviz; `--format mermaid` is for Markdown.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from jobpipe.admin import Admin
 from jobpipe.pipelines.loading.scaffold import copy_example
 from jobpipe.subscribing.python_client import subscribe
 from tests.docs.troubleshooting import on_page
@@ -252,11 +253,15 @@ def test_batch_job_publishes_and_writes(tmp_path: Path, home: Path) -> None:
 
 
 def test_a_signal_stops_all(tmp_path: Path, home: Path) -> None:
-    """One job runs, the other one still waits for a topic that never comes. SIGINT: test_standalone_launcher.py."""
+    """One job waits for a topic that never comes; the graph has those that run. SIGINT: test_standalone_launcher.py."""
     jobs = {
         "endless": {
             "source": {"type": "rate", "options": {"rowsPerSecond": 5}},
-            "sink": {"type": "parquet", "path": "out"},
+            "sink": {"type": "jobpipe", "topic": "rates"},
+        },
+        "copies": {
+            "source": {"type": "jobpipe", "subscribe": "rates", "startingOffsets": "earliest"},
+            "sink": {"type": "parquet", "path": "copies"},
         },
         "waits": {
             "source": {"type": "jobpipe", "subscribe": "never", "startingOffsets": "earliest"},
@@ -265,11 +270,20 @@ def test_a_signal_stops_all(tmp_path: Path, home: Path) -> None:
     }
     with Runner(tmp_path, home, write_pipeline(tmp_path, jobs)) as runner:
         runner.start()
-        runner.until(lambda: list((tmp_path / "out").glob("*.parquet")), "a file")
-        runner.runners()
+        runner.until(lambda: list((tmp_path / "copies").glob("*.parquet")), "a file")
+        runners = runner.runners()
+        with Admin(runner.config) as admin:
+            topic = admin.status(f"{runner.name}.rates", PATIENCE)
+        assert topic.application is not None
+        (reader,) = (line.application for line in topic.subscriptions)
+        assert reader is not None
+        for said, job in ((topic.application, "endless"), (reader, "copies")):
+            assert (said.name, said.pipeline, said.job) == (f"{runner.name}.{job}", runner.name, job)
+            assert f"-{runners[job].pid}-" in said.id
+            assert said.run
         runner.signal(signal.SIGTERM)
         assert runner.wait() == 128 + signal.SIGTERM, runner.told
-        assert [runner.states(job)[-1] for job in jobs] == ["STOPPED", "STOPPED"]
+        assert [runner.states(job)[-1] for job in jobs] == ["STOPPED"] * 3
         assert runner.left() == []
         offsets, commits = (
             {path.name for path in (tmp_path / "state" / "endless" / kind).iterdir() if path.name.isdigit()}

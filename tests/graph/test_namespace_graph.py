@@ -1,0 +1,185 @@
+"""The graph of a namespace, from statuses alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobpipe.errors import LinkBroken, TopicAway
+from jobpipe.graph.namespace_graph import (
+    ApplicationNode,
+    Block,
+    Edge,
+    EdgeKind,
+    LinkState,
+    NamespaceGraph,
+    TopicNode,
+    TopicState,
+    namespace_graph,
+)
+from jobpipe.operations.admin_operations import HoldReply, LeaseReply
+from jobpipe.operations.messages.application import Application
+from jobpipe.operations.status_operations import Lag, SubscriptionStatus
+from tests.statuses import subscription_status, topic_status
+
+IMPORTER = Application("host-1-aa", "import.py")
+ENRICH = Application("host-2-bb", "shop.enrich", "shop", "enrich", "run-1")
+
+
+def reader(name: str, application: Application | None = None, *, rows: int = 0, **given: Any) -> SubscriptionStatus:
+    lag = Lag(batches=rows // 10, rows=rows, bytes=rows, seconds=rows / 100)
+    status = subscription_status(name, application=application, **given)
+    return SubscriptionStatus(**{**vars(status), "lag": lag})
+
+
+def chain() -> NamespaceGraph:
+    """A program publishes ``orders``; a pipeline's job reads that and publishes ``enriched``."""
+    orders = topic_status("orders", application=IMPORTER, rows=1000, subscriptions=(reader("shop.enrich", ENRICH),))
+    enriched = topic_status("enriched", application=ENRICH, rows=900, publisher="shop.enrich")
+    return namespace_graph("dev", {"orders": orders, "enriched": enriched})
+
+
+def test_a_job_that_reads_and_publishes_is_one_node() -> None:
+    graph = chain()
+    job, program = "job shop/enrich", "application host-1-aa"
+    assert graph.applications == {
+        program: ApplicationNode(program, "import.py", "host-1-aa", state=LinkState.CONNECTED),
+        job: ApplicationNode(job, "shop.enrich", "host-2-bb", "shop", "enrich", "run-1", LinkState.CONNECTED),
+    }
+    assert graph.topics == {
+        "enriched": TopicNode("enriched", TopicState.PUBLISHED, 1, 900),
+        "orders": TopicNode("orders", TopicState.PUBLISHED, 1, 1000),
+    }
+    assert graph.edges == (
+        Edge(job, "enriched", EdgeKind.PUBLISHES, "shop.enrich", LinkState.CONNECTED),
+        Edge(program, "orders", EdgeKind.PUBLISHES, "p", LinkState.CONNECTED),
+        Edge(job, "orders", EdgeKind.READS, "shop.enrich", LinkState.CONNECTED, None, 0, 0.0),
+    )
+    assert graph.blocks == ()
+
+
+def test_attempts_of_one_job_are_one_node_and_the_one_that_is_connected_is_shown() -> None:
+    """An absent subscription may be of an earlier attempt, of another process."""
+    before = Application("host-9-zz", "shop.enrich", "shop", "enrich", "run-0")
+    orders = topic_status("orders", subscriptions=(reader("a", before, state="absent"), reader("b", ENRICH)))
+    for lines in (orders.subscriptions, orders.subscriptions[::-1]):
+        graph = namespace_graph("dev", {"orders": topic_status("orders", publishing=False, subscriptions=lines)})
+        assert graph.applications == {
+            "job shop/enrich": ApplicationNode(
+                "job shop/enrich", "shop.enrich", "host-2-bb", "shop", "enrich", "run-1", LinkState.CONNECTED
+            )
+        }
+        assert [edge.state for edge in graph.edges] == [LinkState.ABSENT, LinkState.CONNECTED]
+
+
+def test_programs_of_one_name_are_told_apart() -> None:
+    twin = Application("host-5-ee", "import.py")
+    graph = namespace_graph(
+        "dev", {"a": topic_status("a", application=IMPORTER), "b": topic_status("b", application=twin)}
+    )
+    assert graph.labels == {
+        "application host-1-aa": "import.py (host-1-aa)",
+        "application host-5-ee": "import.py (host-5-ee)",
+    }
+
+
+def test_who_says_nothing_is_a_node_by_its_name() -> None:
+    """As clients of older versions do."""
+    graph = namespace_graph("dev", {"orders": topic_status("orders", subscriptions=(reader("billing"),))})
+    assert graph.applications == {
+        "subscription billing": ApplicationNode("subscription billing", "billing", state=LinkState.CONNECTED),
+        "publisher p": ApplicationNode("publisher p", "p", state=LinkState.CONNECTED),
+    }
+
+
+@pytest.mark.parametrize("name", ["shop.enrich", "shop.enrich.customers"])
+def test_a_name_of_a_job_is_of_that_job_before_it_reads(name: str) -> None:
+    """Its publisher has required the subscription, or a schedule has taken a hold; ``customers`` is a view of it."""
+    orders = topic_status("orders", application=IMPORTER, subscriptions=(reader(name, state="absent"),))
+    enriched = topic_status("enriched", application=ENRICH)
+    graph = namespace_graph("dev", {"orders": orders, "enriched": enriched})
+    assert graph.edges[-1].application == "job shop/enrich"
+    assert graph.edges[-1].state is LinkState.ABSENT
+    assert graph.applications["job shop/enrich"].state is LinkState.CONNECTED
+    alone = namespace_graph("dev", {"orders": orders})
+    assert alone.edges[-1].application == f"subscription {name}"
+
+
+def test_holds_and_leases_are_edges_too() -> None:
+    hold = HoldReply("shop.enrich", "scheduler", 0, 60.0, 1.0, 0)
+    gap = HoldReply("shop.gone", "scheduler", 0, 60.0, 1.0, 0, gap="it was dropped")
+    lease = LeaseReply("spark.read-1", 0, 5, 60.0, True)
+    graph = namespace_graph(
+        "dev",
+        {
+            "orders": topic_status("orders", publishing=False, holds=(hold, gap), leases=(lease,)),
+            "enriched": topic_status("enriched", application=ENRICH),
+        },
+    )
+    assert [(edge.application, edge.kind, edge.state) for edge in graph.edges if edge.topic == "orders"] == [
+        ("job shop/enrich", EdgeKind.HOLDS, LinkState.ABSENT),
+        ("lease spark.read-1", EdgeKind.LEASES, LinkState.CONNECTED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ({}, TopicState.PUBLISHED),
+        ({"waiting": "the spool is full"}, TopicState.BLOCKED),
+        ({"publishing": False}, TopicState.SERVED),
+        ({"ended": True}, TopicState.ENDED),
+    ],
+)
+def test_states_of_topics(given: dict[str, Any], state: TopicState) -> None:
+    """Only a topic with a live publisher has an edge from one."""
+    graph = namespace_graph("dev", {"orders": topic_status("orders", application=IMPORTER, **given)})
+    assert graph.topics["orders"].state is state
+    assert len(graph.edges) == (state in (TopicState.PUBLISHED, TopicState.BLOCKED))
+
+
+def test_a_topic_that_is_away_and_one_that_does_not_answer() -> None:
+    graph = namespace_graph("dev", {"away": TopicAway("x"), "silent": LinkBroken("connect to a:1: refused")})
+    assert graph.topics == {
+        "away": TopicNode("away", TopicState.AWAY),
+        "silent": TopicNode("silent", TopicState.UNKNOWN, error="connect to a:1: refused"),
+    }
+    assert graph.edges == ()
+
+
+def test_rates_are_of_what_changed_meanwhile() -> None:
+    before = topic_status("orders", rows=1000, subscriptions=(reader("a", rows=100), reader("b", rows=50)))
+    now = topic_status("orders", rows=1200, subscriptions=(reader("a", rows=20), reader("c"), reader("b", rows=250)))
+    graph = namespace_graph("dev", {"orders": now, "new": topic_status("new")}, {"orders": before}, seconds=4.0)
+    assert graph.topics["orders"].rows_per_second == 50.0
+    assert graph.topics["new"].rows_per_second is None
+    rates = {edge.name: edge.rows_per_second for edge in graph.edges if edge.topic == "orders"}
+    assert rates == {"p": 50.0, "a": 70.0, "b": 0.0, "c": None}
+    assert {edge.name: edge.lag_seconds for edge in graph.edges if edge.kind is EdgeKind.READS} == {
+        "a": 0.2,
+        "b": 2.5,
+        "c": 0.0,
+    }
+
+
+def test_a_log_that_was_made_again_has_no_rates() -> None:
+    before = topic_status("orders", rows=1000, log="1" * 16)
+    now = topic_status("orders", rows=1200)
+    assert namespace_graph("dev", {"orders": now}, {"orders": now}, 1.0).topics["orders"].rows_per_second == 0.0
+    assert namespace_graph("dev", {"orders": now}, {"orders": before}, 1.0).topics["orders"].rows_per_second is None
+
+
+def test_who_waits_for_whom() -> None:
+    slow, fast = reader("slow", ENRICH, rows=500, position=1), reader("fast", rows=10, position=49)
+    full = topic_status("orders", application=IMPORTER, waiting="the spool is full", subscriptions=(slow, fast))
+    graph = namespace_graph("dev", {"orders": full})
+    assert {edge.name for edge in graph.edges if edge.blocks} == {"slow"}
+    assert graph.blocks == (Block("application host-1-aa", "orders", "job shop/enrich"),)
+    assert graph.blocked_by == {("job shop/enrich", "orders"): ("import.py",)}
+
+
+def test_a_lag_below_zero_is_none() -> None:
+    """The newest batch was taken back, and a subscription had it."""
+    orders = topic_status("orders", subscriptions=(reader("a", rows=-10),))
+    assert next(edge.lag_rows for edge in namespace_graph("dev", {"orders": orders}).edges if edge.name == "a") == 0
