@@ -26,7 +26,7 @@ PIPELINE, JOB, RUN = "JOBPIPE_PIPELINE", "JOBPIPE_JOB", "JOBPIPE_RUN"
 
 SHELL = "pyspark-shell"
 """Stands in the command of a JVM, where the file of a submitted application stands, if Python started it; also Spark's
-name of an application to which nobody gave one."""
+name of an application that was given none."""
 
 _SPARK = "org.apache.spark."  # begins the main class of Spark's own JVMs
 

@@ -160,7 +160,7 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
         return frozenset((self.writing, *self.others))
 
     def same_settings(self, other: OpenRequest) -> bool:
-        """Tell whether another request asks for the same, whatever is in progress, and whoever asks."""
+        """Tell whether another request asks for the same, no matter what is in progress and which process asks."""
         mine = dataclasses.replace(self, writing=other.writing, others=other.others, by=other.by)
         return mine == other
 
