@@ -29,7 +29,6 @@ from jobpipe.errors import (
 from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
-from jobpipe.operations.messages.application import Application
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import (
     BeginRequest,
@@ -96,7 +95,7 @@ class Publisher:
     Not thread safe: one caller at a time.
 
     Args:
-        application: that publishes; by default this process's.
+        application: Spark's name of the one that publishes, if it is known.
         opener: names a publisher that several processes are together; hexadecimal. By default this one is alone.
         others: returns write ids of batches in progress, of the other processes.
         attaching: finds the coordinator; by default that of this process.
@@ -118,7 +117,7 @@ class Publisher:
         partitioner: str = "as they come",
         required_subscribers: str | Sequence[str] = (),
         min_subscribers: int = 0,
-        application: Application | None = None,
+        application: str = "",
         on_new_checkpoint: str = "publish",
         plain: bool = False,
         opener: str = "",
@@ -144,7 +143,7 @@ class Publisher:
         self._partitioner = partitioner
         self._required = required
         self._min_subscribers = min_subscribers
-        self._application = application or own_application()
+        self._application = own_application(application)
         self._others = others
         self._id = opener or uuid.uuid4().hex
         self._closed = False

@@ -14,7 +14,6 @@ from jobpipe.config import Config
 from jobpipe.discovery.configured_tls import dial_tls
 from jobpipe.discovery.topic_lookup import Location, TopicLocator
 from jobpipe.net.retry import Deadline
-from jobpipe.operations.messages.application import Application
 from jobpipe.operations.reader_operations import (
     Bounds,
     BoundsRequest,
@@ -33,7 +32,6 @@ from jobpipe.operations.subscriber_operations import (
     SlotReply,
     SlotRequest,
 )
-from jobpipe.own_application import own_application
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, LATEST, Boundary, ReadLimits
 from jobpipe.subscribing.topic_follower import FollowerState, TopicFollower
@@ -60,14 +58,14 @@ class SubscriberSession:
         name: str,
         *,
         skip_removed: bool = False,
-        application: Application | None = None,
+        application: str = "",
     ) -> None:
         self.config = config
         self.locator = locator
         self.skip_removed = skip_removed
         self.losses: dict[str, int] = {}
         self._name = name
-        self._application = application or own_application()
+        self._application = application
         self._wake_up = threading.Event()
         self._lock = threading.Lock()
         self._closed = False
@@ -75,18 +73,16 @@ class SubscriberSession:
         self._followers: dict[str, TopicFollower] = {}  # never changed in place: other threads iterate it
 
     @classmethod
-    def open(cls, config: Config, topics: Sequence[str], name: str, **options: Any) -> SubscriberSession:
+    def open(
+        cls, config: Config, topics: Sequence[str], name: str, *, skip_removed: bool = False, application: str = ""
+    ) -> SubscriberSession:
         """Connect to all topics, in name order; if one refuses, all are let go.
-
-        Args:
-            config, topics, name: where, what, and under which name.
-            options: the other arguments of the class.
 
         Raises:
             TopicNotFound: a publisher did not come within ``discovery.timeout``, and never was there before.
             NameTaken: another live subscriber has the name.
         """
-        session = cls(config, TopicLocator(config), name, **options)
+        session = cls(config, TopicLocator(config), name, skip_removed=skip_removed, application=application)
         deadline = Deadline(config.discovery_timeout)
         try:
             for topic in sorted(topics):

@@ -37,7 +37,6 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.links.socket_options import copy_of
 from jobpipe.net.retry import PROTOCOL_TRIES, RENEW, RETRYABLE, Deadline, backoff, is_renewal
-from jobpipe.operations.messages.application import Application
 from jobpipe.operations.messages.calls import ask
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.range_messages import News
@@ -81,7 +80,7 @@ class TopicFollower:
         on_news: called when news, or the link's state, has changed.
         polls: keep the news current by long polls. If false, the caller asks, by :meth:`poll` or other requests.
         head_wait: seconds for which it need not be told that the head has moved, if nothing else is new.
-        application: that reads; by default this process's.
+        application: Spark's name of the one that reads, if it is known.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class TopicFollower:
         on_news: Callable[[], object] | None = None,
         polls: bool = True,
         head_wait: float = 0.0,
-        application: Application | None = None,
+        application: str = "",
     ) -> None:
         self.topic = topic
         self.name = name
@@ -104,7 +103,7 @@ class TopicFollower:
         self._on_news = on_news
         self._polls = polls
         self._head_wait = head_wait
-        self._application = application or own_application()
+        self._application = own_application(application)
         self._changed = threading.Condition()
         self._state = FollowerState.DISCOVERING
         self._since = time.monotonic()  # of the state

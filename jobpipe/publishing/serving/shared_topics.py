@@ -66,7 +66,7 @@ class TopicMark:
             "parallelism": found.parallelism,
             "required_subscribers": found.required,
             "min_subscribers": found.min_subscribers,
-            "application": found.by,
+            "application": found.application,
         }
 
     def note_writing(self, writer: str, write_id: str) -> None:

@@ -17,7 +17,6 @@ from jobpipe.config.definitions.key_names import by_loose_name
 from jobpipe.config.definitions.writer_options import REFUSED, SPARKS_OWN, WRITER_OPTIONS
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.errors import ConfigError
-from jobpipe.own_application import own_application
 from jobpipe.spark.options.partitioner import Partitioner
 from jobpipe.spark.schema.spark_arrow_schema import as_rows_have_it
 from jobpipe.spark.session.launch_settings import LaunchSettings
@@ -78,7 +77,7 @@ class WriterOptions:
             "partitioner": str(self.partitioner),
             "required_subscribers": self.required_subscribers,
             "min_subscribers": self.min_subscribers,
-            "application": own_application(self.application),
+            "application": self.application,
             "on_new_checkpoint": self.on_new_checkpoint,
         }
 

@@ -86,6 +86,13 @@ def launch() -> LaunchSettings:
     return LaunchSettings() if found is None else parse_command(found[0], os.environ, found[1])
 
 
+def application_name() -> str:
+    """Return the application's name for people, "" if it is not known; never fails."""
+    with contextlib.suppress(ConfigError):
+        return launch().application
+    return ""
+
+
 def launch_of(jvm: psutil.Process) -> LaunchSettings:
     """Return how a JVM of this user was started.
 

@@ -20,7 +20,6 @@ from jobpipe.arrow.hash_partitioner import PartitionFunction
 from jobpipe.config import ConfigProblem, config_error, load
 from jobpipe.config.definitions.sink_arguments import read_arguments
 from jobpipe.errors import ConfigError
-from jobpipe.own_application import own_application
 from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.batch_target import WriteTarget
@@ -173,7 +172,7 @@ class JobPipeSink:
             partitioner=str(self._partitioner),
             required_subscribers=values["required_subscribers"] or (),
             min_subscribers=values["min_subscribers"] or 0,
-            application=own_application((spark.sparkContext.appName or "") if spark else ""),
+            application=(spark.sparkContext.appName or "") if spark else "",
             on_new_checkpoint=values["on_new_checkpoint"],
         )
         open_publishers.remember(self)

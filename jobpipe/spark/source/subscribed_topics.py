@@ -13,9 +13,8 @@ from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import ConfigError
 from jobpipe.net.retry import Deadline
 from jobpipe.operations.range_messages import PlannedRange
-from jobpipe.own_application import own_application
 from jobpipe.spark.options.read_options import SourceOptions
-from jobpipe.spark.session.launch_settings import launch
+from jobpipe.spark.session.launch_settings import application_name
 from jobpipe.spark.source.schema_check import STREAM, SchemaCheck
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import COMMITTED, EARLIEST, Boundary
@@ -43,7 +42,7 @@ class SubscribedTopics:
         self._finder: TopicFinder | None = None
         self._judge = SchemaCheck(schema, options, STREAM)
         name, skip = options.need_name(), not options.fail_on_data_loss
-        application = own_application(launch().application)
+        application = application_name()
         if options.pattern is None:
             self.session = SubscriberSession.open(
                 options.config, options.topics, name, skip_removed=skip, application=application
