@@ -2,7 +2,7 @@
 
 The processes of one Spark application are a program and a JVM, one of which started the other, and the Python processes
 that the JVM starts for data sources. All of them find the same one of the two first: the program, if it started the
-JVM, else the JVM. A program without Spark is an application by itself.
+JVM, else the JVM. A program without Spark is an application by itself, and so is each process that it starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,17 +19,19 @@ from pathlib import Path
 
 import psutil
 
-from jobpipe.operations.messages.application import MAX_NAME, Application
+from jobpipe.operations.messages.application import MAX_NAME, MAX_RUN, Application
 from jobpipe_registry.host.process_identity import PidScope, start_ticks
+from jobpipe_registry.names import JOB_NAME
 
 PIPELINE, JOB, RUN = "JOBPIPE_PIPELINE", "JOBPIPE_JOB", "JOBPIPE_RUN"
 """Environment variables of a pipeline's attempts, which all their processes inherit."""
 
-SHELL = "pyspark-shell"
-"""Stands in the command of a JVM, where the file of a submitted application stands, if Python started it; also Spark's
-name of an application that was given none."""
+UNNAMED = "pyspark-shell"
+"""Spark's name of an application that was given none."""
 
 _SPARK = "org.apache.spark."  # begins the main class of Spark's own JVMs
+_OF_PYSPARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"  # in the environment of a JVM that Python has started (java_gateway.py)
+_MAX_HOST = 64
 
 
 def own_application(name: str = "", environ: Mapping[str, str] = os.environ) -> Application:
@@ -39,12 +42,14 @@ def own_application(name: str = "", environ: Mapping[str, str] = os.environ) -> 
         environ: the environment; a pipeline's attempt is named there.
     """
     first, program = _first_process(os.getpid())
+    pipeline, job, run = (environ.get(variable, "") for variable in (PIPELINE, JOB, RUN))
+    of_job = JOB_NAME.fullmatch(pipeline) is not None and JOB_NAME.fullmatch(job) is not None
     return Application(
         id=first,
-        name=_cut(name if name not in ("", SHELL) else program),
-        pipeline=_cut(environ.get(PIPELINE, "")),
-        job=_cut(environ.get(JOB, "")),
-        run=_cut(environ.get(RUN, "")),
+        name=_printable(name if name not in ("", UNNAMED) else program),
+        pipeline=pipeline if of_job else "",
+        job=job if of_job else "",
+        run=re.sub(r"[^!-~]", "?", run)[:MAX_RUN] if of_job else "",
     )
 
 
@@ -59,18 +64,30 @@ def jvm_above() -> psutil.Process | None:
 
 
 def program_of(command: Sequence[str]) -> str:
-    """Return how people call the program of a Python process: the name of its file or module; "" for none."""
+    """Return the name of the file or module that a Python process runs; "" for code on its command line, or none.
+
+    Nothing else of the command is ever returned: there may be secrets in it.
+    """
     words = list(command[1:])
     while words:
         word = words.pop(0)
-        if word == "-m":
-            return words[0] if words else ""
-        if word in ("-W", "-X"):
-            words = words[1:]
-        elif word == "-c":
-            return ""
-        elif not word.startswith("-"):
+        if not word.startswith("-"):
             return Path(word).name
+        if word == "--check-hash-based-pycs":  # the one long option with a value
+            words = words[1:]
+            continue
+        if word.startswith("--") or word == "-":
+            return ""
+        found = re.match(r"-[^cmWX]*([cmWX])(.*)", word, re.DOTALL)  # of several letters, one may take what follows
+        if found is None:
+            continue
+        letter, value = found[1], found[2]
+        if letter == "c":
+            return ""
+        if not value and words:
+            value = words.pop(0)
+        if letter == "m":
+            return value
     return ""
 
 
@@ -81,32 +98,27 @@ def _first_process(pid: int) -> tuple[str, str]:
     first = here
     with contextlib.suppress(psutil.Error):  # of another user, or gone
         first = _first_of(here, jvm_above())
-    command: list[str] = []
+    program = ""
     with contextlib.suppress(psutil.Error):
         command = first.cmdline()
-    of_python = bool(command) and Path(command[0]).name.startswith("python")
-    program = program_of(command) if of_python else ""
-    if not program and not _is_worker():  # below spark-submit, or with another interpreter
-        program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] != "-c" else ""
+        if command and Path(command[0]).name.startswith("python"):
+            program = program_of(command)
+    if not program and not _is_worker():  # below spark-submit, or by another name of Python
+        program = Path(sys.argv[0]).name if sys.argv and not sys.argv[0].startswith("-") else ""
     start = start_ticks(first.pid) or round(first.create_time())
     told_apart = hashlib.sha256(repr((PidScope.here(), start)).encode()).hexdigest()[:8]
-    name = program or ("Spark" if first != here else "python")
-    return _cut(f"{socket.gethostname()[:200]}-{first.pid}-{told_apart}"), name
+    host = re.sub(r"[^!-~]", "?", socket.gethostname())[:_MAX_HOST]
+    return f"{host}-{first.pid}-{told_apart}", program or ("Spark" if first != here else "python")
 
 
 def _first_of(here: psutil.Process, jvm: psutil.Process | None) -> psutil.Process:
     """Return the process whose start began the application; raises psutil.Error."""
     if jvm is None:
         return here
-    command = jvm.cmdline()
-    if not _is_worker() and not any(word.startswith(_SPARK) for word in command):
+    if not _is_worker() and not any(word.startswith(_SPARK) for word in jvm.cmdline()):
         return here  # a program that some other JVM has started, such as an editor
-    parent = jvm.parent()
-    if parent is not None and command[-1:] == [SHELL]:
-        above = parent.cmdline()
-        if above and Path(above[0]).name.startswith("python"):
-            return parent
-    return jvm
+    parent = jvm.parent() if _OF_PYSPARK in jvm.environ() else None
+    return jvm if parent is None else parent
 
 
 def _is_worker() -> bool:
@@ -115,6 +127,6 @@ def _is_worker() -> bool:
     return spec is not None and spec.name.startswith("pyspark.")
 
 
-def _cut(text: str) -> str:
-    """Return a text as a message takes it: UTF-8, and not too long."""
-    return text.encode("utf-8", "replace").decode()[:MAX_NAME]
+def _printable(text: str) -> str:
+    """Return a text as a message takes it: short, and without control characters or lone surrogates."""
+    return "".join(char if char.isprintable() else "?" for char in text[:MAX_NAME])

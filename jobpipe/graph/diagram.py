@@ -63,8 +63,15 @@ def _dot(diagram: Diagram) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    escaped = _shown(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped.replace("&", "&amp;")}"'  # Graphviz knows the entities of HTML
+
+
+def _shown(text: str) -> str:
+    """Return a text without control characters, apart from ends of lines."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
 _MERMAID = {Shape.BOX: ("[", "]"), Shape.ELLIPSE: ("([", "])"), Shape.TEXT: (">", "]")}
@@ -91,9 +98,12 @@ def _mermaid(diagram: Diagram) -> Iterator[str]:
 
 def _entities(text: str) -> str:
     """Return a label in quotes: what could be markup, or end it, as Mermaid's entity of a number."""
-    lines = [_PLAIN.sub(lambda found: f"#{ord(found[0])};", line) for line in text.split("\n")]
+    lines = [_PLAIN.sub(lambda found: f"#{ord(found[0])};", line) for line in _shown(text).split("\n")]
     return f'"{"<br/>".join(lines)}"'
 
 
 LANGUAGES: Mapping[str, Callable[[Diagram], str]] = {"mermaid": as_mermaid, "dot": as_dot}
 """What writes a diagram, by the name of the language."""
+
+MERMAID_EDGES, MERMAID_CHARACTERS = 500, 50_000
+"""From which on Mermaid draws nothing: maxEdges and maxTextSize of its configuration, which a diagram cannot raise."""

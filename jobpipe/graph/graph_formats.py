@@ -16,10 +16,11 @@ from jobpipe.graph.namespace_graph import (
     NamespaceGraph,
     TopicNode,
     TopicState,
+    shortened,
 )
 from jobpipe.plural import counted
 
-MOST_CHARACTERS = 60  # of a name in a terminal
+MOST_SAID = 160  # characters of an error, or of why a publisher waits
 
 _TOPIC_WORDS = {
     TopicState.SERVED: "no publisher now",
@@ -64,11 +65,11 @@ def _application_words(node: ApplicationNode) -> list[str]:
 def topic_words(topic: TopicNode) -> list[str]:
     """Return what is said of a topic, the most important first."""
     said = [_TOPIC_WORDS[topic.state]] if topic.state in _TOPIC_WORDS else []
-    said += [f"{said.pop()}: {topic.error}"] if topic.error is not None else []
+    said += [f"{said.pop()}: {shortened(topic.error, MOST_SAID)}"] if topic.error is not None else []
     said += [f"{_rate(topic.rows_per_second)}"] if topic.rows_per_second is not None else []
     said += [] if topic.rows is None or topic.rows_per_second is not None else [counted(topic.rows, "row")]
     said += [counted(topic.partitions, "partition")] if topic.partitions is not None else []
-    said += [f"publisher waits: {topic.waiting}"] if topic.waiting is not None else []
+    said += [f"publisher waits: {shortened(topic.waiting, MOST_SAID)}"] if topic.waiting is not None else []
     return said
 
 
@@ -87,6 +88,8 @@ def edge_words(graph: NamespaceGraph, edge: Edge) -> list[str]:
     if edge.lag_rows is not None and edge.lag_seconds is not None:
         late = f"lag {span(edge.lag_seconds)} ({counted(edge.lag_rows, 'row')})"
         said.append(late if edge.lag_rows else "up to date")
+    if edge.lost_batches:
+        said.append(f"{counted(edge.lost_batches, 'batch')} lost")
     return said
 
 
@@ -200,7 +203,7 @@ def _line(graph: NamespaceGraph, step: _Step, *, repeated: bool) -> TreeLine:
         return TreeLine(step.last, False, topic.name, tuple(topic_words(topic)), warns, repeated)
     assert step.key is not None  # noqa: S101 - a step has one of them
     name, edge = graph.labels[step.key], step.edge
-    words = () if edge is None else tuple(edge_words(graph, edge))
+    words = tuple(_application_words(graph.applications[step.key]) if edge is None else edge_words(graph, edge))
     return TreeLine(step.last, True, name, words, edge is not None and edge.blocks, repeated)
 
 
@@ -217,9 +220,8 @@ def as_text(graph: NamespaceGraph, *, plain: bool = False) -> Iterator[tuple[str
     for line in tree_of(graph):
         if not line.last:
             yield "", False
-        name = line.name if len(line.name) <= MOST_CHARACTERS else f"{line.name[: MOST_CHARACTERS - 3]}..."
         ahead = "".join("   " if over else bar for over in line.last[:-1])
         ahead += (end if line.last[-1] else branch) if line.last else ""
         words = [*line.words, *(["see above"] if line.repeated else [])]
         said = f"  {dot.join(words)}" if words else ""
-        yield f"{ahead}{f'[{name}]' if line.application else name}{said}", line.warns
+        yield f"{ahead}{f'[{line.name}]' if line.application else line.name}{said}", line.warns

@@ -1,7 +1,7 @@
 """The graph of all applications and topics of a namespace, from what their coordinators say. Pure.
 
 Publishers and readers say of which application they are. Those of one job of a pipeline are one node, also across
-restarts; else those of one application are. A reader that says nothing is a node by itself.
+restarts; else those of one application are. Those that say nothing are one node for each name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from jobpipe.errors import JobpipeError, TopicAway
 from jobpipe.graph.blockers import HOLD, LEASE, SUBSCRIPTION, blockers
 from jobpipe.operations.messages.application import Application
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
+
+MOST_CHARACTERS = 60  # of a name in a label
+SHORTEST_SECONDS = 0.05  # between two looks, for a rate
 
 Answers = Mapping[str, TopicStatus | JobpipeError]
 """By topic: how it stands, or why that is not known."""
@@ -98,7 +101,9 @@ class Edge:
         application: its key.
         name: of publisher, subscription, lease or hold.
         rows_per_second: that are published, or acknowledged; None if it was not measured.
-        lag_rows, lag_seconds: of a subscription, what it has not acknowledged, and for how long that has been there.
+        lag_rows, lag_seconds: of a subscription, what it has not acknowledged, and for how long that has been there;
+            without what is lost.
+        lost_batches: that retention removed before the subscription acknowledged them.
         blocks: the topic's publisher waits for it.
     """
 
@@ -110,6 +115,7 @@ class Edge:
     rows_per_second: float | None = None
     lag_rows: int | None = None
     lag_seconds: float | None = None
+    lost_batches: int = 0
     blocks: bool = False
 
 
@@ -134,11 +140,12 @@ class NamespaceGraph:
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """The name of each application, by key, with its id where another one has the same name."""
-        twins = Counter(node.name for node in self.applications.values())
+        """The name of each application, by key, with its id where another one has the same."""
+        names = {key: shortened(node.name, MOST_CHARACTERS) for key, node in self.applications.items()}
+        twins = Counter(names.values())
         return {
-            key: f"{node.name} ({node.id or key})" if twins[node.name] > 1 else node.name
-            for key, node in self.applications.items()
+            key: f"{name} ({self.applications[key].id or key})" if twins[name] > 1 else name
+            for key, name in names.items()
         }
 
     @cached_property
@@ -150,22 +157,24 @@ class NamespaceGraph:
         return found
 
 
-def namespace_graph(
-    namespace: str, now: Answers, before: Answers | None = None, seconds: float = 0.0
-) -> NamespaceGraph:
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def namespace_graph(namespace: str, now: Answers, before: Answers | None = None) -> NamespaceGraph:
     """Return the graph.
 
     Args:
         namespace: its name.
         now: how topics stand.
         before: how they stood a while ago, for rates; None: nothing is known of them.
-        seconds: since then.
     """
     topics: dict[str, TopicNode] = {}
     ends: list[_End] = []
     for topic, answer in sorted(now.items()):
         if isinstance(answer, TopicStatus):
-            rates = _Rates(answer, (before or {}).get(topic), seconds)
+            rates = _Rates(answer, (before or {}).get(topic))
             state, rate = _state_of(answer), rates.published()
             topics[topic] = TopicNode(topic, state, answer.parallelism, answer.rows, rate, answer.waiting)
             ends += _ends(answer, rates)
@@ -192,46 +201,59 @@ class _End:
 class _Rates:
     """Rows a second at a topic, between two looks at it; None for what was not there before."""
 
-    def __init__(self, now: TopicStatus, before: TopicStatus | JobpipeError | None, seconds: float) -> None:
+    def __init__(self, now: TopicStatus, before: TopicStatus | JobpipeError | None) -> None:
         self._now = now
-        self._seconds = seconds
-        # Of another log the numbers have nothing to do with these.
-        known = isinstance(before, TopicStatus) and before.log == now.log and seconds > 0
-        self._before = before if known and isinstance(before, TopicStatus) else None
+        self._before: TopicStatus | None = None
+        self._seconds = 0.0
+        # Of another log, or another host's clock, the numbers have nothing to do with these.
+        if isinstance(before, TopicStatus) and (before.log, before.endpoint) == (now.log, now.endpoint):
+            self._seconds = now.at - before.at if before.at else 0.0
+            self._before = before if self._seconds >= SHORTEST_SECONDS else None
         lines = () if self._before is None else self._before.subscriptions
-        self._lags = {line.name: line.lag.rows for line in lines}
+        self._lines = {line.name: line for line in lines}
 
     def published(self) -> float | None:
         """Return how many rows were published."""
         return None if self._before is None else self._rate(self._now.rows - self._before.rows)
 
     def acknowledged(self, line: SubscriptionStatus) -> float | None:
-        """Return how many rows a subscription acknowledged."""
-        if self._before is None or line.name not in self._lags:
+        """Return how many rows a subscription acknowledged; None also if some were removed before it did."""
+        earlier = self._lines.get(line.name)
+        if self._before is None or earlier is None:
             return None
-        return self._rate(self._now.rows - line.lag.rows - (self._before.rows - self._lags[line.name]))
+        if line.position == earlier.position:
+            return 0.0
+        if lost_batches(self._now, line) or lost_batches(self._before, earlier):
+            return None
+        return self._rate(self._now.rows - line.lag.rows - (self._before.rows - earlier.lag.rows))
 
     def _rate(self, rows: int) -> float:
         return max(0, rows) / self._seconds  # below zero where a batch was taken back, which is published again
 
 
+def lost_batches(status: TopicStatus, line: SubscriptionStatus) -> int:
+    """Return how many batches retention removed that a subscription has not acknowledged."""
+    return 0 if line.position is None else max(0, status.tail - line.position)
+
+
 def _ends(status: TopicStatus, rates: _Rates) -> Iterator[_End]:
     """Yield who is at a topic."""
     topic, blocking = status.topic, set(blockers(status))
-    if status.publishing and not status.ended:
+    if not status.ended and (status.publishing or status.application is not None):  # else it is served by another one
         name, rate = status.publisher, rates.published()
-        edge = Edge(f"publisher {name}", topic, EdgeKind.PUBLISHES, name, LinkState.CONNECTED, rate)
-        yield _End(status.application, name, edge)
+        state = LinkState.CONNECTED if status.publishing else LinkState.ABSENT
+        yield _End(status.application, name, Edge(f"publisher {name}", topic, EdgeKind.PUBLISHES, name, state, rate))
     for line in status.subscriptions:
         edge = Edge(
             f"subscription {line.name}",
             topic,
             EdgeKind.READS,
             line.name,
-            LinkState(line.state) if line.state in set(LinkState) else LinkState.ABSENT,
+            _LINK_STATES.get(line.state, LinkState.ABSENT),
             rates.acknowledged(line),
             max(0, line.lag.rows),  # below zero where the newest batch was taken back
             line.lag.seconds,
+            lost_batches(status, line),
             (SUBSCRIPTION, line.name) in blocking,
         )
         yield _End(line.application, line.name, edge)
@@ -241,32 +263,56 @@ def _ends(status: TopicStatus, rates: _Rates) -> Iterator[_End]:
         yield _End(None, name, Edge(name, topic, EdgeKind.LEASES, lease.id, state, blocks=blocks))
     for hold in status.holds:
         if hold.gap is None:
-            blocks = (HOLD, hold.name) in blocking
-            edge = Edge(f"subscription {hold.name}", topic, EdgeKind.HOLDS, hold.name, LinkState.ABSENT, blocks=blocks)
-            yield _End(None, hold.name, edge)
+            yield _absent(topic, EdgeKind.HOLDS, hold.name, blocks=(HOLD, hold.name) in blocking)
+    known = {line.name for line in status.subscriptions}
+    for kind, name in blocking:
+        if kind == SUBSCRIPTION and name not in known:  # it is required, and was dropped
+            yield _absent(topic, EdgeKind.READS, name, blocks=True)
+
+
+def _absent(topic: str, kind: EdgeKind, name: str, *, blocks: bool) -> _End:
+    return _End(None, name, Edge(f"subscription {name}", topic, kind, name, LinkState.ABSENT, blocks=blocks))
 
 
 def _joined(ends: Iterable[_End]) -> tuple[Mapping[str, ApplicationNode], tuple[Edge, ...]]:
-    """Return nodes and edges. A name without an application is of the job that is called so, if one is known.
+    """Return nodes and edges. What does not say its job is of the job with the same id, or the same name.
 
-    A pipeline's job reads under its own name. A publisher that requires it has made the subscription before it reads.
+    A pipeline's job publishes and reads under its own name. A publisher that requires a subscription makes it before
+    its reader comes; and of an attempt on a cluster, some processes may know no more than the application's name.
     """
     nodes: dict[str, ApplicationNode] = {}
     edges: list[Edge] = []
-    jobs: dict[str, str] = {}
-    for end in sorted(ends, key=lambda end: end.application is None):  # those that say who they are first
+    jobs: dict[str, str] = {}  # keys by what else a job is known by
+    for end in sorted(ends, key=_says):
         node = _node_of(end)
-        if end.application is None and end.edge.kind in (EdgeKind.READS, EdgeKind.HOLDS):
-            key = jobs.get(end.name) or jobs.get(end.name.rpartition(".")[0]) or node.key  # of a job, or its view
-            node = replace(node, key=key)
-        known = nodes.get(node.key)
-        if known is None or (end.application is not None and _ORDER[node.state] < _ORDER[known.state]):
-            nodes[node.key] = node
         if node.job:
-            jobs[f"{node.pipeline}.{node.job}"] = node.key
+            jobs |= {f"{node.pipeline}.{node.job}": node.key, node.id: node.key}
+        elif end.application is not None:
+            node = replace(node, key=jobs.get(node.id) or jobs.get(node.name) or node.key)
+        elif end.edge.kind is not EdgeKind.LEASES:
+            name = end.edge.name
+            node = replace(node, key=jobs.get(name) or jobs.get(name.rpartition(".")[0]) or node.key)  # or its view
+        nodes[node.key] = _better(nodes.get(node.key), node)
         edges.append(replace(end.edge, application=node.key))
     edges.sort(key=lambda edge: (edge.topic, edge.kind, edge.name))
     return dict(sorted(nodes.items(), key=lambda item: (item[1].name, item[0]))), tuple(edges)
+
+
+def _says(end: _End) -> int:
+    """Return how little an end says of itself."""
+    return 2 if end.application is None else 1 if not end.application.job else 0
+
+
+def _better(known: ApplicationNode | None, node: ApplicationNode) -> ApplicationNode:
+    """Return what is shown of an application that has several links: the newest that is connected, by Spark's name."""
+    if known is None:
+        return node
+    first, other = known, node
+    if bool(node.job) == bool(known.job) and _ORDER[node.state] < _ORDER[known.state]:
+        first, other = node, known
+    # Where Spark's name of an application is not known, it is that of a file.
+    name = other.name if first.name.endswith(".py") and first.id == other.id else first.name
+    return replace(first, name=name, state=min(known.state, node.state, key=_ORDER.__getitem__))
 
 
 def _node_of(end: _End) -> ApplicationNode:
@@ -274,13 +320,10 @@ def _node_of(end: _End) -> ApplicationNode:
     told, edge = end.application, end.edge
     if told is None:
         return ApplicationNode(edge.application, end.name, state=edge.state)
-    of_job = bool(told.pipeline and told.job)
-    return ApplicationNode(
-        f"job {told.pipeline}/{told.job}" if of_job else f"application {told.id}",
-        f"{told.pipeline}.{told.job}" if of_job else told.name or end.name,
-        *(told.id, told.pipeline, told.job, told.run),
-        state=edge.state,
-    )
+    if not (told.pipeline and told.job):
+        return ApplicationNode(f"application {told.id}", told.name or end.name, told.id, state=edge.state)
+    key, name = f"job {told.pipeline}/{told.job}", f"{told.pipeline}.{told.job}"
+    return ApplicationNode(key, name, told.id, told.pipeline, told.job, told.run, edge.state)
 
 
 def _blocks(edges: Iterable[Edge]) -> tuple[Block, ...]:
@@ -298,6 +341,7 @@ def _blocks(edges: Iterable[Edge]) -> tuple[Block, ...]:
 
 
 _ORDER = {state: number for number, state in enumerate(LinkState)}
+_LINK_STATES = {str(state): state for state in LinkState}
 
 
 def _state_of(status: TopicStatus) -> TopicState:

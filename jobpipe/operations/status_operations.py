@@ -161,6 +161,8 @@ class TopicStatus(Fields):
 
     Attributes:
         uptime: seconds for which the log was open, in all coordinators together.
+        at: when it stood so, in seconds on the clock of the coordinator's host: for differences between two answers of
+            one endpoint; 0 from a coordinator that does not know the field.
         last_query: who sealed the newest batch.
         batches, stored_bytes: of what is kept.
         spool_limit: bytes at which the publisher waits; None from a coordinator that does not know the field.
@@ -204,6 +206,7 @@ class TopicStatus(Fields):
     application: Annotated[Application | None, Nested(Application), OMITTED] = None
     parallelism: Count
     waiting: Annotated[str | None, Text(4096, printable=False)] = None
+    at: Annotated[float, Seconds, OMITTED] = 0.0
     # What the topic itself does not know, and the coordinator adds.
     endpoint: EndpointText = field(default_factory=str)
     data: EndpointText = field(default_factory=str)

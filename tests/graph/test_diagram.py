@@ -67,6 +67,13 @@ def test_labels_cannot_break_mermaid(label: str) -> None:
     assert edge == f'  n0 -->|"{text}"| n0'
 
 
+def test_control_characters_and_entities_are_shown_as_they_are() -> None:
+    """Graphviz eats a backslash before what it does not know, and reads the entities of HTML."""
+    diagram = Diagram("x", (DiagramNode("a", "t\tz\x00&lt;\nb", Shape.BOX),), ())
+    assert 'label="t\ufffdz\ufffd&amp;lt;\\nb"' in as_dot(diagram)
+    assert 'n0["t#65533;z#65533;#38;lt;<br/>b"]' in as_mermaid(diagram)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_odd_labels_are_one_line_each(language: str) -> None:

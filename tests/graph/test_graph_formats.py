@@ -28,13 +28,20 @@ def reader(name: str, rows: int = 0, seconds: float = 0.0, **given: Any) -> Subs
 def topic(name: str, publisher: str | None, *readers: SubscriptionStatus, **given: Any) -> TopicStatus:
     application = None if publisher is None else app(publisher)
     return topic_status(
-        name, application=application, publishing=publisher is not None, subscriptions=readers, rows=100, **given
+        name,
+        application=application,
+        publishing=publisher is not None,
+        subscriptions=readers,
+        rows=100,
+        at=9.0,
+        **given,
     )
 
 
 def text(*topics: TopicStatus, seconds: float = 0.0, plain: bool = False) -> list[str]:
-    now = {each.topic: each for each in topics}
-    return [line for line, _ in as_text(namespace_graph("dev", now, now, seconds), plain=plain)]
+    before = {each.topic: each for each in topics}
+    now = {each.topic: TopicStatus(**{**vars(each), "at": each.at + seconds}) for each in topics}
+    return [line for line, _ in as_text(namespace_graph("dev", now, before), plain=plain)]
 
 
 def test_a_chain_is_a_tree_from_publishers_to_readers() -> None:
@@ -126,6 +133,30 @@ def test_a_chain_of_a_thousand_and_long_names() -> None:
     assert max(map(len, long)) == 62
 
 
+def test_names_that_are_cut_are_told_apart() -> None:
+    """By the id, which is not cut; and nothing that others choose makes a line endless."""
+    twins = [Application(f"{'h' * 60}-{number}-0123abcd", "x" * 80) for number in range(2)]
+    waiting = f"acks=all: {'y' * 900}"
+    found = text(
+        *(topic_status(name, application=each, waiting=waiting) for name, each in zip("ab", twins, strict=True))
+    )
+    assert len({line for line in found if line.startswith("[")}) == 2
+    assert max(map(len, found)) < 300
+
+
+def test_an_absent_publisher_and_lost_rows_are_said() -> None:
+    lost = topic("raw", "import", reader("slow", 30, 9.0, position=2), tail=5)
+    dead = topic_status("dead", application=app("gone"), publishing=False)
+    assert text(lost, dead)[2:] == [
+        "[gone]  absent",
+        "└─ dead  no publisher now · 0 rows · 1 partition",
+        "",
+        "[import]",
+        "└─ raw  100 rows · 1 partition",
+        "   └─ [slow]  lag 9.0 s (30 rows) · 3 batches lost",
+    ]
+
+
 def test_a_diagram_has_what_the_tree_has() -> None:
     full = topic("raw", "import", reader("slow", 90, 300.0), waiting="the spool is full")
     diagram = as_diagram(namespace_graph("dev", {"raw": full}))
@@ -155,6 +186,7 @@ def test_json_has_all_of_it() -> None:
         "rows_per_second": None,
         "lag_rows": 5,
         "lag_seconds": 1.5,
+        "lost_batches": 0,
         "blocks": False,
     }
 

@@ -128,13 +128,13 @@ def test_holds_and_leases_are_edges_too() -> None:
     [
         ({}, TopicState.PUBLISHED),
         ({"waiting": "the spool is full"}, TopicState.BLOCKED),
-        ({"publishing": False}, TopicState.SERVED),
+        ({"publishing": False, "application": None}, TopicState.SERVED),
         ({"ended": True}, TopicState.ENDED),
     ],
 )
 def test_states_of_topics(given: dict[str, Any], state: TopicState) -> None:
     """Only a topic with a live publisher has an edge from one."""
-    graph = namespace_graph("dev", {"orders": topic_status("orders", application=IMPORTER, **given)})
+    graph = namespace_graph("dev", {"orders": topic_status("orders", **{"application": IMPORTER, **given})})
     assert graph.topics["orders"].state is state
     assert len(graph.edges) == (state in (TopicState.PUBLISHED, TopicState.BLOCKED))
 
@@ -149,9 +149,12 @@ def test_a_topic_that_is_away_and_one_that_does_not_answer() -> None:
 
 
 def test_rates_are_of_what_changed_meanwhile() -> None:
-    before = topic_status("orders", rows=1000, subscriptions=(reader("a", rows=100), reader("b", rows=50)))
-    now = topic_status("orders", rows=1200, subscriptions=(reader("a", rows=20), reader("c"), reader("b", rows=250)))
-    graph = namespace_graph("dev", {"orders": now, "new": topic_status("new")}, {"orders": before}, seconds=4.0)
+    """By the coordinator's clock, no matter how long anybody was waited for."""
+    lines = (reader("a", rows=100, position=1), reader("b", rows=50, position=7))
+    before = topic_status("orders", rows=1000, at=60.0, subscriptions=lines)
+    lines = (reader("a", rows=20, position=9), reader("c"), reader("b", rows=250, position=7))
+    now = topic_status("orders", rows=1200, at=64.0, subscriptions=lines)
+    graph = namespace_graph("dev", {"orders": now, "new": topic_status("new", at=9.0)}, {"orders": before})
     assert graph.topics["orders"].rows_per_second == 50.0
     assert graph.topics["new"].rows_per_second is None
     rates = {edge.name: edge.rows_per_second for edge in graph.edges if edge.topic == "orders"}
@@ -163,11 +166,71 @@ def test_rates_are_of_what_changed_meanwhile() -> None:
     }
 
 
-def test_a_log_that_was_made_again_has_no_rates() -> None:
-    before = topic_status("orders", rows=1000, log="1" * 16)
-    now = topic_status("orders", rows=1200)
-    assert namespace_graph("dev", {"orders": now}, {"orders": now}, 1.0).topics["orders"].rows_per_second == 0.0
-    assert namespace_graph("dev", {"orders": now}, {"orders": before}, 1.0).topics["orders"].rows_per_second is None
+@pytest.mark.parametrize(
+    ("changed", "rate"),
+    [
+        ({}, 100.0),
+        ({"log": "1" * 16}, None),  # made again
+        ({"endpoint": "b:1"}, None),  # of another coordinator, whose clock is another one
+        ({"at": 0.0}, None),  # of an old version
+        ({"at": 12.0}, None),  # the same look: the disk hangs
+    ],
+)
+def test_when_rates_are_not_known(changed: dict[str, Any], rate: float | None) -> None:
+    before = topic_status("orders", **{"rows": 1000, "at": 10.0, "endpoint": "a:1", **changed})
+    now = topic_status("orders", rows=1200, at=12.0, endpoint="a:1")
+    assert namespace_graph("dev", {"orders": now}, {"orders": before}).topics["orders"].rows_per_second == rate
+
+
+def test_rows_that_were_removed_are_lost_and_not_read() -> None:
+    """With drop_oldest a lag shrinks though its reader is away: here by 200 rows."""
+    lines = (reader("away", rows=500, position=10), reader("back", rows=500, position=10))
+    before = topic_status("orders", rows=1000, at=10.0, tail=10, subscriptions=lines)
+    lines = (reader("away", rows=300, position=10), reader("back", rows=200, position=20))
+    now = topic_status("orders", rows=1000, at=12.0, tail=14, subscriptions=lines)
+    after = topic_status("orders", rows=1000, at=14.0, tail=14, subscriptions=(lines[0], reader("back", position=60)))
+    edges = {edge.name: edge for edge in namespace_graph("dev", {"orders": now}, {"orders": before}).edges}
+    assert (edges["away"].rows_per_second, edges["away"].lost_batches) == (0.0, 4)
+    assert (edges["back"].rows_per_second, edges["back"].lost_batches) == (150.0, 0)
+    late = {edge.name: edge for edge in namespace_graph("dev", {"orders": after}, {"orders": now}).edges}
+    assert late["back"].rows_per_second == 100.0
+    returned = topic_status("orders", rows=1000, at=14.0, tail=14, subscriptions=(reader("away", position=60),))
+    assert namespace_graph("dev", {"orders": returned}, {"orders": now}).edges[-1].rows_per_second is None
+
+
+def test_a_required_subscription_that_was_dropped_blocks_too() -> None:
+    full = topic_status("orders", application=IMPORTER, required=("billing",), waiting="acks=all: billing")
+    assert namespace_graph("dev", {"orders": full}).blocks == (
+        Block("application host-1-aa", "orders", "subscription billing"),
+    )
+
+
+def test_a_publisher_that_was_killed_is_absent_and_one_that_only_serves_is_none() -> None:
+    dead = namespace_graph("dev", {"orders": topic_status("orders", application=IMPORTER, publishing=False)})
+    assert dead.topics["orders"].state is TopicState.SERVED
+    assert [node.state for node in dead.applications.values()] == [LinkState.ABSENT]
+    assert [(edge.kind, edge.state) for edge in dead.edges] == [(EdgeKind.PUBLISHES, LinkState.ABSENT)]
+    assert namespace_graph("dev", {"orders": topic_status("orders", publishing=False)}).edges == ()
+
+
+@pytest.mark.parametrize(
+    "half",
+    [Application("host-2-bb", "Spark"), Application("host-7-ff", "shop.enrich")],
+    ids=["of the same application", "of an earlier one, by its name"],
+)
+def test_who_knows_half_of_what_it_is_is_of_the_job(half: Application) -> None:
+    """As processes of a driver on a cluster, whose JVM was not told."""
+    orders = topic_status("orders", application=IMPORTER, subscriptions=(reader("x", half),))
+    graph = namespace_graph("dev", {"orders": orders, "enriched": topic_status("enriched", application=ENRICH)})
+    assert {edge.application for edge in graph.edges if edge.name == "x"} == {"job shop/enrich"}
+    assert graph.applications["job shop/enrich"].run == "run-1"
+
+
+@pytest.mark.parametrize("topics", [("a", "b"), ("b", "a")])
+def test_sparks_name_is_shown_if_any_process_knows_it(topics: tuple[str, str]) -> None:
+    names = dict(zip(topics, (Application("i", "nightly"), Application("i", "report.py")), strict=True))
+    graph = namespace_graph("dev", {name: topic_status(name, application=each) for name, each in names.items()})
+    assert graph.labels == {"application i": "nightly"}
 
 
 def test_who_waits_for_whom() -> None:

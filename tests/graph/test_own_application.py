@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jobpipe.operations.messages.application import MAX_NAME, Application
+from jobpipe.operations.messages.application import MAX_NAME, MAX_RUN, Application
 from jobpipe.own_application import JOB, PIPELINE, RUN, own_application, program_of
 
 DEADLINE = 60.0
+OF_PYSPARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 ASK = "import json; from jobpipe.own_application import own_application as own; print(json.dumps(own().to_json()))"
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
@@ -25,7 +26,15 @@ SUBMIT = "org.apache.spark.deploy.SparkSubmit"
         (["python3", "/srv/import.py", "--day", "1"], "import.py"),
         (["python3", "-u", "-X", "dev", "-W", "error", "import.py"], "import.py"),
         (["python3", "-m", "shop.load", "x"], "shop.load"),
+        (["python3", "-mshop.load", "secret"], "shop.load"),
+        (["python3", "-bX", "dev", "--check-hash-based-pycs", "always", "import.py", "secret"], "import.py"),
+        (["python3", "-Xdev", "-Werror", "import.py"], "import.py"),
         (["python3", "-c", "print()"], ""),
+        (["python3", "-uc", "connect('db', 'secret/word')"], ""),
+        (["python3", "-cimport sys", "secret"], ""),
+        (["python3", "-", "password=secret"], ""),
+        (["python3", "--unknown", "secret"], ""),
+        (["python3", "-W"], ""),
         (["python3", "-m"], ""),
         (["python3"], ""),
         ([], ""),
@@ -44,8 +53,8 @@ def test_a_pipelines_job_is_named_by_the_environment() -> None:
 
 def test_what_no_message_takes_is_put_right() -> None:
     """A lone surrogate is of an argument, or a variable, that is not UTF-8."""
-    found = own_application("x" * 10_000, {PIPELINE: "\udcff", JOB: "y" * 10_000})
-    assert (len(found.name), found.pipeline, len(found.job)) == (MAX_NAME, "?", MAX_NAME)
+    found = own_application("a\x1b\u202e\udcff" + "x" * 10_000, {PIPELINE: "shop", JOB: "a", RUN: "\u2192" * 1000})
+    assert (found.name[:5], len(found.name), found.run) == ("a???x", MAX_NAME, "?" * MAX_RUN)
     assert Application.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
@@ -53,26 +62,32 @@ def test_a_name_that_spark_gave_is_none() -> None:
     assert own_application("pyspark-shell", {}).name == own_application("", {}).name != "pyspark-shell"
 
 
-def asked(command: list[str], arguments: list[str]) -> list[Application]:
+def asked(command: list[str], arguments: list[str], **environ: str) -> list[Application]:
     """Run a shell under the name of java, with a command in it and then arguments, as a program's child.
 
     Returns:
         what the program says, and then what the command says: a line of JSON each.
     """
     java = ["java", "-c", f"{shlex.join(command)}; true", *arguments]
-    program = (
-        f"import subprocess; {ASK}; sys.stdout.flush(); subprocess.run({java!r}, executable='/bin/sh', check=True)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; {program}"], capture_output=True, text=True, timeout=DEADLINE, check=True
-    )
+    start = f"subprocess.run({java!r}, executable='/bin/sh', check=True, env={{**os.environ, **{environ!r}}})"
+    program = f"import os, subprocess, sys; {ASK}; sys.stdout.flush(); {start}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE, check=True)
     return [Application.from_json(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("pipeline", "job"), [("", "enrich"), ("shop", ""), ("a.b", "enrich"), ("shop", "y" * 41)])
+def test_what_is_no_name_of_a_job_is_left_out(pipeline: str, job: str) -> None:
+    found = own_application("x", {PIPELINE: pipeline, JOB: job, RUN: "r"})
+    assert (found.pipeline, found.job, found.run) == ("", "", "")
 
 
 @pytest.mark.processes
 def test_a_program_that_started_a_jvm_is_one_application_with_what_the_jvm_starts() -> None:
-    program, worker = asked([sys.executable, "-c", ASK], [SUBMIT, "pyspark-shell"])
+    """PySpark leaves a variable in the JVM's environment; the shell of bin/pyspark, whose JVM it is below, has none."""
+    program, worker = asked([sys.executable, "-c", ASK], [SUBMIT, "pyspark-shell"], **{OF_PYSPARK: "/tmp/x"})
     assert program.id == worker.id
+    shell, worker = asked([sys.executable, "-c", ASK], [SUBMIT, "pyspark-shell"])
+    assert shell.id != worker.id
 
 
 @pytest.mark.processes

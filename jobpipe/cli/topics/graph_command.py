@@ -13,6 +13,7 @@ from jobpipe.cli.common.command_context import Settings, pass_settings
 from jobpipe.cli.common.exit_codes import Exit
 from jobpipe.cli.common.output import emit_json, printable
 from jobpipe.errors import JobpipeError, NotAuthorized, TopicAway
+from jobpipe.graph.diagram import LANGUAGES, MERMAID_CHARACTERS, MERMAID_EDGES
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.0, max=3600.0),
-    default=1.0,
+    default=3.0,
     show_default=True,
     help="Seconds over which rates are measured; 0 shows none, and asks once.",
 )
@@ -47,35 +48,52 @@ def graph(settings: Settings, shape: str, interval: float, timeout: float) -> in
 
     JSON keys: namespace; applications (key, name, id, pipeline, job, run, state); topics (name, state, partitions,
     rows, rows_per_second, waiting, error); edges (application, topic, kind, name, state, rows_per_second, lag_rows,
-    lag_seconds, blocks), whose kind is publishes, reads, leases or holds; blocks (blocked, topic, by). What is not
-    known is null. It ends with 3 if a topic did not answer.
+    lag_seconds, lost_batches, blocks), whose kind is publishes, reads, leases or holds; blocks (blocked, topic, by).
+    What is not known is null. Topics that are away, refuse us, or do not answer are named on standard error; if some do
+    not answer, it ends with 3.
     """
     from jobpipe.admin import Admin
-    from jobpipe.graph.diagram import LANGUAGES
     from jobpipe.graph.graph_formats import as_diagram, as_dict
     from jobpipe.graph.namespace_graph import namespace_graph
 
     with Admin(settings.config) as admin:
-        answers = before = _ask(admin, timeout)
-        began, seconds = time.monotonic(), 0.0
+        answers, before = _ask(admin, timeout), None
         if interval and answers:
             time.sleep(interval)
-            answers = _ask(admin, timeout)
-            seconds = time.monotonic() - began
-    made = namespace_graph(settings.config.namespace, answers, before, seconds)
+            answers, before = _ask(admin, timeout), answers
+    made = namespace_graph(settings.config.namespace, answers, before)
     if shape == "json":
         emit_json(as_dict(made))
     elif shape == "text":
         _print(made)
     else:
-        click.echo("\n".join(map(printable, LANGUAGES[shape](as_diagram(made)).splitlines())))
+        text = LANGUAGES[shape](as_diagram(made))
+        click.echo("\n".join(map(printable, text.splitlines())))
+        if shape == "mermaid" and (len(made.edges) >= MERMAID_EDGES or len(text) > MERMAID_CHARACTERS):
+            click.echo(_TOO_LARGE.format(len(made.edges), len(text)), err=True)
+    return _report(answers)
+
+
+def _report(answers: Answers) -> Exit:
+    """Say on standard error which topics did not answer, and return the exit code.
+
+    Raises:
+        JobpipeError: none answered that is served.
+    """
     silent = {name: answer for name, answer in answers.items() if isinstance(answer, JobpipeError)}
     for name, error in silent.items():
         said = _SAID.get(type(error), "does not answer")
         click.echo(f"topic {printable(name)} {said}: {printable(str(error))}", err=True)
-    return Exit.UNREACHABLE if any(type(error) not in _SAID for error in silent.values()) else Exit.OK
+    served = [error for error in silent.values() if not isinstance(error, TopicAway)]
+    if served and len(silent) == len(answers):
+        raise served[0]
+    return Exit.UNREACHABLE if any(type(error) not in _SAID for error in served) else Exit.OK
 
 
+_TOO_LARGE = (
+    f"{{}} edges, {{}} characters: Mermaid draws fewer than {MERMAID_EDGES} edges and {MERMAID_CHARACTERS} characters "
+    "unless its maxEdges and maxTextSize are raised; --format dot has no limit"
+)
 _SAID = {TopicAway: "is away", NotAuthorized: "refuses us"}
 """What need not be an error: a topic may have ended its work, and not every topic is for everybody."""
 

@@ -98,7 +98,7 @@ class ServedTopic(TopicState):
         self._swept_at = time.monotonic()
         self._status = known.status
         self._status_at = time.monotonic()
-        self._asked_status: asyncio.Future[LogStatus] | None = None
+        self._asked_status: asyncio.Future[tuple[LogStatus, float]] | None = None
         self._keep_recovery_point = keep_recovery_point  # blocking; given when `acks=all`
         self._storing_point: asyncio.Future[None] | None = None
         self._trouble: str | None = None  # the disk's error, if the last tick saw one
@@ -491,6 +491,7 @@ class ServedTopic(TopicState):
             application=self.asked.by,
             parallelism=self.asked.parallelism,
             waiting=self.waiting,
+            at=round(self._status_at, 3),
         )
 
     def _subscription_status(self, line: SubscriptionLine) -> SubscriptionStatus:
@@ -516,18 +517,22 @@ class ServedTopic(TopicState):
         if self._asked_status is None or self._asked_status.done():
             # Several callers share this answer. So the log's thread must not count it as work of the first caller
             # (whose="" is the server itself).
-            self._asked_status = asyncio.ensure_future(self._thread.run(self._store.status, whose=""))
+            self._asked_status = asyncio.ensure_future(self._thread.run(self._look, whose=""))
         asked = self._asked_status
         await asyncio.wait({asked}, timeout=BUSY_SECONDS)
         trouble = self._trouble
         if asked.done():
             if self._asked_status is asked:
                 self._asked_status = None
-            self._status, self._status_at = asked.result(), time.monotonic()
+            self._status, self._status_at = asked.result()
         else:
             seconds = time.monotonic() - self._status_at
             trouble = f"no answer from the disk for {seconds:.1f} s; this is the state from then"
         return self._status, trouble
+
+    def _look(self) -> tuple[LogStatus, float]:
+        """Return how the log stands, and when that was; in the log's thread."""
+        return self._store.status(), time.monotonic()
 
     def tick_idle(self) -> bool:
         """Advance the log's clock alone, if no work was done on the log since the last tick; return whether it was so.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.links.async_link import Link
 from jobpipe.operations.messages.application import Application
 from jobpipe.operations.status_operations import ReaderProcess
@@ -32,9 +33,14 @@ def process_of(where: Mapping[str, Any]) -> ReaderProcess | None:
 
 
 def application_of(where: Mapping[str, Any]) -> Application | None:
-    """Return the application of a holder; None if it was not told."""
+    """Return the application of a holder; None if it was not told, or a catalog has it in another form."""
     told = where.get("application")
-    return None if told is None else Application.from_json(told)
+    if not isinstance(told, dict):
+        return None
+    try:
+        return Application.from_json(told)
+    except RemoteProtocolError:  # it is for people alone, and must not hide how the topic stands
+        return None
 
 
 @dataclass

@@ -109,6 +109,7 @@ class SparkRestLauncher(Launcher):
                 "spark.master": options.master,
             },
             environment={
+                **attempt.variables,
                 **options.environment,
                 **({} if options.python is None else dict.fromkeys(_PYTHONS, options.python)),
             },

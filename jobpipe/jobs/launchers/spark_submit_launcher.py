@@ -153,6 +153,7 @@ class SparkSubmitLauncher(Launcher):
         else:
             environment = "spark.kubernetes.driverEnv"
             fixed = {"spark.kubernetes.submission.waitAppCompletion": "false"}
+        fixed |= {f"{environment}.{name}": value for name, value in attempt.variables.items()}
         if options.python is not None:
             fixed |= {f"{environment}.PYSPARK_PYTHON": options.python, "spark.pyspark.python": options.python}
         return [

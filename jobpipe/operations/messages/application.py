@@ -6,11 +6,13 @@ from typing import Annotated
 
 from jobpipe.operations.messages.checked_values import Text
 from jobpipe.operations.messages.message_fields import OMITTED, Fields, message
+from jobpipe_registry.names import JOB_NAME
 
-MAX_NAME = 255
-"""Characters of each field, control characters among them: a program's name may have any."""
-
-_Word = Annotated[str, Text(MAX_NAME, printable=False), OMITTED]
+# Each is short, and all but the name ASCII: the status of a topic has one for each of its subscriptions.
+MAX_NAME = 80
+MAX_ID = 96
+MAX_RUN = 128
+_Job = Annotated[str, Text(40, pattern=f"(?:{JOB_NAME.pattern})?", words="the name of a job or pipeline"), OMITTED]
 
 
 @message
@@ -23,8 +25,10 @@ class Application(Fields):
         pipeline, job, run: of which it is an attempt; "" for an application that no pipeline started.
     """
 
-    id: Annotated[str, Text(MAX_NAME, 1, printable=False)]
-    name: _Word = ""
-    pipeline: _Word = ""
-    job: _Word = ""
-    run: _Word = ""
+    id: Annotated[str, Text(MAX_ID, 1, pattern="[!-~]*", words=f"at most {MAX_ID} ASCII characters, no spaces")]
+    name: Annotated[str, Text(MAX_NAME), OMITTED] = ""
+    pipeline: _Job = ""
+    job: _Job = ""
+    run: Annotated[
+        str, Text(MAX_RUN, pattern="[!-~]*", words=f"at most {MAX_RUN} ASCII characters, no spaces"), OMITTED
+    ] = ""

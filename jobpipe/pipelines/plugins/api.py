@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from jobpipe.errors import ConfigError
+from jobpipe.own_application import JOB, PIPELINE, RUN
 from jobpipe.pipelines.file.field_types import FOLDER
 from jobpipe.pipelines.file.file_paths import InputPattern
 from jobpipe.pipelines.file.interpolation import RunValues
@@ -362,6 +363,11 @@ class Attempt:
     folder: Path
     environment: Mapping[str, str]
     configuration: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that say of all its processes whose they are; for the driver's JVM, too."""
+        return {PIPELINE: self.pipeline, JOB: self.job, RUN: self.run}
 
 
 class LaunchState(StrEnum):

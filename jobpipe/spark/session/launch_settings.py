@@ -25,12 +25,13 @@ from pathlib import Path
 import psutil
 
 from jobpipe.errors import ConfigError
-from jobpipe.own_application import SHELL, jvm_above
+from jobpipe.own_application import jvm_above
 
 PREFIX = "spark.jobpipe."
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 LAUNCHER = "org.apache.spark.launcher.Main"  # runs for a moment, to print the command with SUBMIT
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"  # what PySpark gives to spark-submit, after the settings of the session
+SHELL = "pyspark-shell"  # stands where a submitted application's file stands, if python started the JVM
 # The options of spark-submit that take no value; all others take one (SparkSubmitOptionParser, 4.3.0).
 SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version", "--load-spark-defaults"}
 JAVA_PAIRS = {  # the options of java that take the next word
@@ -47,10 +48,12 @@ class LaunchSettings:
     Attributes:
         conf: the ``spark.*`` settings of its command line and files, as Spark resolved them.
         submitted: with the program, as spark-submit does it: ``builder.config`` of that program is not in ``conf``.
+        program: the name of the file that was submitted; "" if there is none, or it is not Python's.
     """
 
     conf: dict[str, str] = field(default_factory=dict)
     submitted: bool = False
+    program: str = ""
 
     @property
     def application(self) -> str:
@@ -89,7 +92,8 @@ def launch() -> LaunchSettings:
 def application_name() -> str:
     """Return the application's name for people, "" if it is not known; never fails."""
     with contextlib.suppress(ConfigError):
-        return launch().application
+        found = launch()
+        return found.application or found.program
     return ""
 
 
@@ -193,7 +197,9 @@ def _submitted(
     conf |= {key: given[option][-1] for option, key in _OPTIONS.items() if option in given}
     if defaults and (master := environ.get("MASTER")):
         conf.setdefault("spark.master", master)
-    return LaunchSettings({key: value for key, value in conf.items() if key.startswith("spark.")}, rest[:1] != [SHELL])
+    settings = {key: value for key, value in conf.items() if key.startswith("spark.")}
+    program = Path(rest[0]).name if rest and rest[0].endswith(".py") else ""
+    return LaunchSettings(settings, rest[:1] != [SHELL], program)
 
 
 _FILES = ("--properties-file", "--extra-properties-file")

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from jobpipe.admin import Admin
 from jobpipe.config import Config, load
+from jobpipe.errors import LinkBroken, NotAuthorized
 from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.buskit import publish
 from tests.cli.conftest import DEADLINE, Program, Run
+from tests.statuses import subscription_status, topic_status
 
 pytestmark = pytest.mark.zookeeper
 
@@ -68,6 +71,61 @@ def test_a_job_a_program_and_what_is_between_them(
     until_absent(run, file)
     (edge,) = (edge for edge in graph(run, file)["edges"] if edge["kind"] == "reads")
     assert edge["application"] == program["key"]  # who it was is kept with the subscription
+
+
+def test_rates_are_those_of_what_is_published(run: Run, file: str, publisher: Publisher) -> None:
+    """Rows over seconds, as this test counts both; from outside of the command's own interval."""
+    sealed, stop = [time.monotonic()], threading.Event()
+
+    def seal() -> None:
+        while not stop.wait(0.02):
+            publish(publisher, len(sealed))
+            sealed.append(time.monotonic())
+
+    sealing = threading.Thread(target=seal, daemon=True)
+    sealing.start()
+    try:
+        began, first = time.monotonic(), len(sealed)
+        (topic,) = graph(run, file, "--interval", "1")["topics"]
+        seconds, rows = time.monotonic() - began, 4 * (len(sealed) - first)
+    finally:
+        stop.set()
+        sealing.join(DEADLINE)
+    assert 0 < topic["rows_per_second"] <= rows  # in an interval of a second
+    assert topic["rows_per_second"] >= 0.2 * rows / seconds
+
+
+def test_a_topic_that_does_not_answer_has_no_silence(run: Run, file: str, publisher: Publisher) -> None:
+    """Of one of two: it is in the graph, named on standard error, and the exit code is 3. Of all: it is the error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Admin, "answers", lambda *_: {"orders": topic_status("orders"), "dead": LinkBroken("refused")})
+        result = run("topics", "graph", "--interval", "0", file=file)
+        assert (result.exit_code, result.stderr) == (3, "topic dead does not answer: refused\n")
+        assert "dead  not known: refused" in result.stdout
+        patch.setattr(Admin, "answers", lambda *_: {"orders": topic_status("orders"), "secret": NotAuthorized("no")})
+        result = run("topics", "graph", "--interval", "0", file=file)
+        assert (result.exit_code, result.stderr) == (0, "topic secret refuses us: no\n")
+        patch.setattr(Admin, "answers", lambda *_: {"secret": NotAuthorized("no")})
+        assert run("topics", "graph", "--interval", "0", file=file).exit_code == 4
+
+
+def test_more_than_mermaid_draws_is_told(run: Run, file: str, publisher: Publisher) -> None:
+    lines = tuple(subscription_status(f"s{number}") for number in range(500))
+    with pytest.MonkeyPatch.context() as patch:
+        for count, told in ((498, False), (499, True)):  # and the publisher's
+            status = topic_status("orders", subscriptions=lines[:count])
+            patch.setattr(Admin, "answers", lambda *_, status=status: {"orders": status})
+            result = run("topics", "graph", "--interval", "0", "--format", "mermaid", file=file)
+            assert (result.exit_code, "Mermaid draws fewer than 500" in result.stderr) == (0, told)
+
+
+def test_a_terminal_that_knows_ascii_alone(file: str, publisher: Publisher, start: Start) -> None:
+    publish(publisher, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONIOENCODING", "ascii")
+        code, out, err = start("graph", "--interval", "0", file=file).end()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[2:] == ["[shop.import]", "`- orders  4 rows - 2 partitions"]
 
 
 def until_absent(run: Run, file: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from jobpipe.coordinator.topic import session_owner as holding
-from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner
+from jobpipe.coordinator.topic.session_owner import Connection, SessionOwner, application_of
 from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import JobpipeError, LinkBroken, LinkEnded, LinkTimeout
 from jobpipe.operations.messages.application import Application
@@ -86,3 +86,10 @@ def test_who_does_not_come_back_is_absent(monkeypatch: pytest.MonkeyPatch) -> No
 def test_who_was_only_seen_by_an_earlier_coordinator(stored: Any, seen: Any, where: tuple[Any, Any]) -> None:
     found = TopicSubscribers(cast("Any", SimpleNamespace(topic="orders"))).connection(replace(LINE, holder=stored))
     assert found == Connection("absent", None, 0, seen, *where)
+
+
+@pytest.mark.parametrize("stored", ["billing", 5, {"name": "x"}, {"id": 5}, {"id": "a b"}])
+def test_an_application_in_another_form_hides_nothing(stored: Any) -> None:
+    """As a catalog of another version may have it."""
+    assert application_of({"application": APPLICATION.to_json()}) == APPLICATION
+    assert application_of({"application": stored}) is None

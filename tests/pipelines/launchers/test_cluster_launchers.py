@@ -100,6 +100,7 @@ def test_a_submission_is_all_that_a_driver_elsewhere_needs(master: Master, attem
     }
     python = "/opt/venv/bin/python"
     assert body["environmentVariables"] == {
+        **attempt.variables,
         "JOBPIPE_CONFIG": "/etc/own.yaml",
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
@@ -384,6 +385,9 @@ def test_yarn_form(tmp_path: Path, attempt: Attempt) -> None:
         *("--master", "yarn", "--deploy-mode", "cluster", "--name", "flights.report"),
         *("--conf", "spark.driver.memory=700m", "--conf", "spark.cores.max=2", "--queue", "night"),
         *("--conf", "spark.yarn.submit.waitAppCompletion=false", "--conf", "spark.yarn.maxAppAttempts=1"),
+        *("--conf", "spark.yarn.appMasterEnv.JOBPIPE_PIPELINE=flights"),
+        *("--conf", "spark.yarn.appMasterEnv.JOBPIPE_JOB=report"),
+        *("--conf", f"spark.yarn.appMasterEnv.JOBPIPE_RUN={attempt.run}"),
         *("--conf", "spark.yarn.appMasterEnv.PYSPARK_PYTHON=/opt/python", "--conf", "spark.pyspark.python=/opt/python"),
         spark_submit_entry.__file__,
     ]
@@ -403,6 +407,7 @@ def test_kubernetes_form(tmp_path: Path, attempt: Attempt) -> None:
     assert given[-1] == where
     assert "spark.kubernetes.submission.waitAppCompletion=false" in given
     assert "spark.kubernetes.driverEnv.PYSPARK_PYTHON=/opt/python" in given
+    assert "spark.kubernetes.driverEnv.JOBPIPE_JOB=report" in given
     for phase, state in {**POD_PHASES, "Unknown": UNKNOWN}.items():
         program(tmp_path, "spark-submit", f"echo 'Application status (driver):'; printf '\\t phase: {phase}\\n'")
         assert found.status(launched).state is state

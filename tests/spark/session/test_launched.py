@@ -90,6 +90,20 @@ def test_who_started_the_jvm() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["--conf", "spark.x=1", "/srv/report.py", "--password", "secret"], "report.py"),
+        (["--class", "com.example.Main", "report.jar", "secret.py"], ""),
+        (["pyspark-shell"], ""),
+        ([], ""),
+    ],
+)
+def test_which_file_was_submitted(words: list[str], program: str) -> None:
+    """Its name alone, for people."""
+    assert parse_command([*SUBMIT.split(), *words], {}, Path()).program == program
+
+
+@pytest.mark.parametrize(
     ("conf", "expected"),
     [
         ({}, 2),
