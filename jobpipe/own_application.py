@@ -29,6 +29,9 @@ PIPELINE, JOB, RUN = "JOBPIPE_PIPELINE", "JOBPIPE_JOB", "JOBPIPE_RUN"
 UNNAMED = "pyspark-shell"
 """Spark's name of an application that was given none."""
 
+NAMELESS = "Spark", "python"
+"""What an application is called of which no process knows more: one of Spark, and another one."""
+
 _SPARK = "org.apache.spark."  # begins the main class of Spark's own JVMs
 _OF_PYSPARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"  # in the environment of a JVM that Python has started (java_gateway.py)
 _MAX_HOST = 64
@@ -108,7 +111,7 @@ def _first_process(pid: int) -> tuple[str, str]:
     start = start_ticks(first.pid) or round(first.create_time())
     told_apart = hashlib.sha256(repr((PidScope.here(), start)).encode()).hexdigest()[:8]
     host = re.sub(r"[^!-~]", "?", socket.gethostname())[:_MAX_HOST]
-    return f"{host}-{first.pid}-{told_apart}", program or ("Spark" if first != here else "python")
+    return f"{host}-{first.pid}-{told_apart}", program or NAMELESS[1 if first == here else 0]
 
 
 def _first_of(here: psutil.Process, jvm: psutil.Process | None) -> psutil.Process:

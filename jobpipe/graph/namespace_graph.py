@@ -16,6 +16,7 @@ from jobpipe.errors import JobpipeError, TopicAway
 from jobpipe.graph.blockers import HOLD, LEASE, SUBSCRIPTION, blockers
 from jobpipe.operations.messages.application import Application
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
+from jobpipe.own_application import NAMELESS
 
 MOST_CHARACTERS = 60  # of a name in a label
 SHORTEST_SECONDS = 0.05  # between two looks, for a rate
@@ -310,9 +311,13 @@ def _better(known: ApplicationNode | None, node: ApplicationNode) -> Application
     first, other = known, node
     if bool(node.job) == bool(known.job) and _ORDER[node.state] < _ORDER[known.state]:
         first, other = node, known
-    # Where Spark's name of an application is not known, it is that of a file.
-    name = other.name if first.name.endswith(".py") and first.id == other.id else first.name
+    name = min(first.name, other.name, key=_vagueness) if first.id == other.id else first.name
     return replace(first, name=name, state=min(known.state, node.state, key=_ORDER.__getitem__))
+
+
+def _vagueness(name: str) -> int:
+    """Return how little a name says: some processes of an application know its name, others the program's file."""
+    return 2 if name in NAMELESS else 1 if name.endswith(".py") else 0
 
 
 def _node_of(end: _End) -> ApplicationNode:

@@ -20,7 +20,7 @@ from jobpipe.graph.namespace_graph import (
 )
 from jobpipe.operations.admin_operations import HoldReply, LeaseReply
 from jobpipe.operations.messages.application import Application
-from jobpipe.operations.status_operations import Lag, SubscriptionStatus
+from jobpipe.operations.status_operations import Lag, SubscriptionStatus, TopicStatus
 from tests.statuses import subscription_status, topic_status
 
 IMPORTER = Application("host-1-aa", "import.py")
@@ -226,11 +226,15 @@ def test_who_knows_half_of_what_it_is_is_of_the_job(half: Application) -> None:
     assert graph.applications["job shop/enrich"].run == "run-1"
 
 
-@pytest.mark.parametrize("topics", [("a", "b"), ("b", "a")])
-def test_sparks_name_is_shown_if_any_process_knows_it(topics: tuple[str, str]) -> None:
-    names = dict(zip(topics, (Application("i", "nightly"), Application("i", "report.py")), strict=True))
-    graph = namespace_graph("dev", {name: topic_status(name, application=each) for name, each in names.items()})
-    assert graph.labels == {"application i": "nightly"}
+@pytest.mark.parametrize("topics", ["abc", "acb", "bac", "bca", "cab", "cba"])
+def test_sparks_name_is_shown_if_any_process_knows_it(topics: str) -> None:
+    """Else the file's; in any order."""
+    said = {"nightly": "nightly", "report.py": "report.py", "Spark": "report.py"}
+    known: dict[str, TopicStatus] = {}
+    for topic, (name, shown) in zip(topics, reversed(said.items()), strict=True):
+        known[topic] = topic_status(topic, application=Application("i", name))
+        if len(known) > 1:
+            assert namespace_graph("dev", known).labels == {"application i": shown}
 
 
 def test_who_waits_for_whom() -> None:

@@ -126,7 +126,7 @@ class WriterOptions:
             series=values["series"],
             batch_id=values["batch_id"],
             final=values["final"],
-            application=launch.application,
+            application=launch.name,
             case_sensitive=launch.conf.get("spark.sql.caseSensitive", "").lower() == "true",
             writer=hashlib.sha256(who.encode()).hexdigest()[:32],
         )

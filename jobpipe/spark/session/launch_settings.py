@@ -61,6 +61,11 @@ class LaunchSettings:
         return self.conf.get("spark.app.name", "")
 
     @property
+    def name(self) -> str:
+        """What people call the application: its name, or else the file that was submitted; "" if neither is known."""
+        return self.application or self.program
+
+    @property
     def parallelism(self) -> int:
         """Spark's default parallelism, as far as it was settled at the start: set, or by the cores; else 2."""
         if self.conf.get("spark.default.parallelism", "").isdigit():
@@ -92,8 +97,7 @@ def launch() -> LaunchSettings:
 def application_name() -> str:
     """Return the application's name for people, "" if it is not known; never fails."""
     with contextlib.suppress(ConfigError):
-        found = launch()
-        return found.application or found.program
+        return launch().name
     return ""
 
 
