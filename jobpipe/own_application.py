@@ -26,14 +26,15 @@ from jobpipe_registry.names import JOB_NAME
 PIPELINE, JOB, RUN = "JOBPIPE_PIPELINE", "JOBPIPE_JOB", "JOBPIPE_RUN"
 """Environment variables of a pipeline's attempts, which all their processes inherit."""
 
-UNNAMED = "pyspark-shell"
-"""Spark's name of an application that was given none."""
-
 NAMELESS = "Spark", "python"
 """What an application is called of which no process knows more: one of Spark, and another one."""
 
 _SPARK = "org.apache.spark."  # begins the main class of Spark's own JVMs
+SHELL = "pyspark-shell"
+"""Ends the command of a JVM that Python has started, and of that of `bin/pyspark`."""
 _OF_PYSPARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"  # in the environment of a JVM that Python has started (java_gateway.py)
+_OF_JVM = "PYSPARK_GATEWAY_PORT"  # in that of a driver that a JVM has started (PythonRunner.scala)
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MAX_HOST = 64
 
 
@@ -49,7 +50,7 @@ def own_application(name: str = "", environ: Mapping[str, str] = os.environ) -> 
     of_job = JOB_NAME.fullmatch(pipeline) is not None and JOB_NAME.fullmatch(job) is not None
     return Application(
         id=first,
-        name=_printable(name if name not in ("", UNNAMED) else program),
+        name=_printable(name if name.strip() not in ("", SHELL) else program),
         pipeline=pipeline if of_job else "",
         job=job if of_job else "",
         run=re.sub(r"[^!-~]", "?", run)[:MAX_RUN] if of_job else "",
@@ -66,16 +67,20 @@ def jvm_above() -> psutil.Process | None:
     return None
 
 
-def program_of(command: Sequence[str]) -> str:
+def program_of(command: Sequence[str], folder: Path) -> str:
     """Return the name of the file or module that a Python process runs; "" for code on its command line, or none.
 
-    Nothing else of the command is ever returned: there may be secrets in it.
+    Nothing else of the command is ever returned: there may be secrets in it, and a title of the process in its place.
+
+    Args:
+        command: its words.
+        folder: from which a relative path starts.
     """
     words = list(command[1:])
     while words:
         word = words.pop(0)
         if not word.startswith("-"):
-            return Path(word).name
+            return _file(word, folder)
         if word == "--check-hash-based-pycs":  # the one long option with a value
             words = words[1:]
             continue
@@ -90,8 +95,24 @@ def program_of(command: Sequence[str]) -> str:
         if not value and words:
             value = words.pop(0)
         if letter == "m":
-            return value
+            return value if _MODULE.fullmatch(value) else ""
     return ""
+
+
+def _file(word: str, folder: Path) -> str:
+    path = folder / word
+    try:
+        return path.name if path.exists() else ""
+    except (OSError, ValueError):  # too long for a path, or no path at all
+        return ""
+
+
+def _own_program() -> str:
+    """Return the name of the file or module that this process runs; "" for none."""
+    main = sys.modules.get("__main__")
+    if (spec := getattr(main, "__spec__", None)) is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(getattr(main, "__file__", None) or "").name
 
 
 @functools.lru_cache(1)
@@ -101,13 +122,14 @@ def _first_process(pid: int) -> tuple[str, str]:
     first = here
     with contextlib.suppress(psutil.Error):  # of another user, or gone
         first = _first_of(here, jvm_above())
-    program = ""
-    with contextlib.suppress(psutil.Error):
-        command = first.cmdline()
-        if command and Path(command[0]).name.startswith("python"):
-            program = program_of(command)
-    if not program and not _is_worker():  # below spark-submit, or by another name of Python
-        program = Path(sys.argv[0]).name if sys.argv and not sys.argv[0].startswith("-") else ""
+    if not _is_worker():
+        program = _own_program()
+    else:
+        program = ""
+        with contextlib.suppress(psutil.Error):
+            command = first.cmdline()
+            if command and Path(command[0]).name.startswith("python"):
+                program = program_of(command, Path(first.cwd()))
     start = start_ticks(first.pid) or round(first.create_time())
     told_apart = hashlib.sha256(repr((PidScope.here(), start)).encode()).hexdigest()[:8]
     host = re.sub(r"[^!-~]", "?", socket.gethostname())[:_MAX_HOST]
@@ -118,10 +140,13 @@ def _first_of(here: psutil.Process, jvm: psutil.Process | None) -> psutil.Proces
     """Return the process whose start began the application; raises psutil.Error."""
     if jvm is None:
         return here
-    if not _is_worker() and not any(word.startswith(_SPARK) for word in jvm.cmdline()):
-        return here  # a program that some other JVM has started, such as an editor
-    parent = jvm.parent() if _OF_PYSPARK in jvm.environ() else None
-    return jvm if parent is None else parent
+    command = jvm.cmdline()
+    if not _is_worker():  # is it the driver of that JVM, or just started from somewhere below it?
+        of_jvm = here.ppid() == jvm.pid or _OF_JVM in os.environ
+        return jvm if of_jvm and any(word.startswith(_SPARK) for word in command) else here
+    if command[-1:] != [SHELL] or _OF_PYSPARK not in jvm.environ():
+        return jvm
+    return jvm.parent() or jvm
 
 
 def _is_worker() -> bool:
@@ -132,4 +157,4 @@ def _is_worker() -> bool:
 
 def _printable(text: str) -> str:
     """Return a text as a message takes it: short, and without control characters or lone surrogates."""
-    return "".join(char if char.isprintable() else "?" for char in text[:MAX_NAME])
+    return "".join(char if char.isprintable() else "?" for char in text.strip()[:MAX_NAME])

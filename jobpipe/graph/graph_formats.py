@@ -83,7 +83,8 @@ def edge_words(graph: NamespaceGraph, edge: Edge) -> list[str]:
         said.append({EdgeKind.LEASES: "bounded read", EdgeKind.HOLDS: "on a schedule"}[edge.kind])
     elif edge.state is not LinkState.CONNECTED:
         said.append(edge.state)
-    if edge.rows_per_second is not None and edge.kind is not EdgeKind.PUBLISHES:
+    is_reading = edge.kind is EdgeKind.READS and edge.state is LinkState.CONNECTED
+    if edge.rows_per_second is not None and is_reading:
         said.append(_rate(edge.rows_per_second))
     if edge.lag_rows is not None and edge.lag_seconds is not None:
         late = f"lag {span(edge.lag_seconds)} ({counted(edge.lag_rows, 'row')})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from jobpipe.errors import JobpipeError, TopicAway
+from jobpipe.errors import JobpipeError, TopicAway, TopicNotFound
 from jobpipe.graph.blockers import HOLD, LEASE, SUBSCRIPTION, blockers
 from jobpipe.operations.messages.application import Application
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
@@ -179,7 +179,7 @@ def namespace_graph(namespace: str, now: Answers, before: Answers | None = None)
             state, rate = _state_of(answer), rates.published()
             topics[topic] = TopicNode(topic, state, answer.parallelism, answer.rows, rate, answer.waiting)
             ends += _ends(answer, rates)
-        elif isinstance(answer, TopicAway):
+        elif isinstance(answer, TopicAway | TopicNotFound):
             topics[topic] = TopicNode(topic, TopicState.AWAY)
         else:
             topics[topic] = TopicNode(topic, TopicState.UNKNOWN, error=str(answer))
@@ -189,14 +189,26 @@ def namespace_graph(namespace: str, now: Answers, before: Answers | None = None)
 
 @dataclass(frozen=True)
 class _End:
-    """One end of an edge, before it is known which node it is; ``application`` as it said itself, None if it did not.
+    """One end of an edge, before it is known which node it is.
 
-    ``edge.application`` is the key of a node of its own, and ``name`` its name, if there is no other node for it.
+    Attributes:
+        application: as it said itself, None if it did not.
+        name: of a node of its own, whose key is ``edge.application``, if there is no other node for it.
+        edge: all else that is known of it.
+        silent: seconds since it was heard of.
     """
 
     application: Application | None
     name: str
     edge: Edge
+    silent: float = 0.0
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """By which the first one of several is believed: what says most, is connected, and was heard of last."""
+        told = self.application
+        says = 2 if told is None else 1 if not told.job else 0
+        return says, _ORDER[self.edge.state], self.silent, "" if told is None else told.id, self.edge.topic, self.name
 
 
 class _Rates:
@@ -243,7 +255,8 @@ def _ends(status: TopicStatus, rates: _Rates) -> Iterator[_End]:
     if not status.ended and (status.publishing or status.application is not None):  # else it is served by another one
         name, rate = status.publisher, rates.published()
         state = LinkState.CONNECTED if status.publishing else LinkState.ABSENT
-        yield _End(status.application, name, Edge(f"publisher {name}", topic, EdgeKind.PUBLISHES, name, state, rate))
+        edge = Edge(f"publisher {name}", topic, EdgeKind.PUBLISHES, name, state, rate)
+        yield _End(status.application, name, edge, status.publisher_gone or 0.0)
     for line in status.subscriptions:
         edge = Edge(
             f"subscription {line.name}",
@@ -257,7 +270,7 @@ def _ends(status: TopicStatus, rates: _Rates) -> Iterator[_End]:
             lost_batches(status, line),
             (SUBSCRIPTION, line.name) in blocking,
         )
-        yield _End(line.application, line.name, edge)
+        yield _End(line.application, line.name, edge, line.last_seen or 0.0)
     for lease in status.leases:
         name, state = f"lease {lease.id}", LinkState.CONNECTED if lease.connected else LinkState.ABSENT
         blocks = (LEASE, lease.id) in blocking
@@ -276,43 +289,42 @@ def _absent(topic: str, kind: EdgeKind, name: str, *, blocks: bool) -> _End:
 
 
 def _joined(ends: Iterable[_End]) -> tuple[Mapping[str, ApplicationNode], tuple[Edge, ...]]:
-    """Return nodes and edges. What does not say its job is of the job with the same id, or the same name.
+    """Return nodes and edges. What does not say its job is of the job with the same id, or else by its names.
 
-    A pipeline's job publishes and reads under its own name. A publisher that requires a subscription makes it before
-    its reader comes; and of an attempt on a cluster, some processes may know no more than the application's name.
+    A pipeline's job reads under its own name. A publisher that requires a subscription makes it before its reader
+    comes; and of an attempt on a cluster, some processes may know no more than the application's name.
     """
     nodes: dict[str, ApplicationNode] = {}
     edges: list[Edge] = []
-    jobs: dict[str, str] = {}  # keys by what else a job is known by
-    for end in sorted(ends, key=_says):
+    jobs: dict[str, str] = {}  # keys by the names of jobs
+    ids: dict[str, set[str]] = {}  # and by ids: one that two jobs say is of neither
+    for end in sorted(ends, key=lambda end: end.order):
         node = _node_of(end)
+        named = jobs.get(end.edge.name) or jobs.get(end.edge.name.rpartition(".")[0])  # a job, or its view
         if node.job:
-            jobs |= {f"{node.pipeline}.{node.job}": node.key, node.id: node.key}
+            jobs[node.name] = node.key
+            ids.setdefault(node.id, set()).add(node.key)
         elif end.application is not None:
-            node = replace(node, key=jobs.get(node.id) or jobs.get(node.name) or node.key)
-        elif end.edge.kind is not EdgeKind.LEASES:
-            name = end.edge.name
-            node = replace(node, key=jobs.get(name) or jobs.get(name.rpartition(".")[0]) or node.key)  # or its view
-        nodes[node.key] = _better(nodes.get(node.key), node)
+            same = ids.get(node.id, set())
+            key = next(iter(same)) if len(same) == 1 else named if named == jobs.get(node.name) else None
+            node = replace(node, key=key or node.key)
+        elif end.edge.kind in (EdgeKind.READS, EdgeKind.HOLDS):
+            node = replace(node, key=named or node.key)
+        nodes[node.key] = _joined_node(nodes.get(node.key), node)
         edges.append(replace(end.edge, application=node.key))
     edges.sort(key=lambda edge: (edge.topic, edge.kind, edge.name))
     return dict(sorted(nodes.items(), key=lambda item: (item[1].name, item[0]))), tuple(edges)
 
 
-def _says(end: _End) -> int:
-    """Return how little an end says of itself."""
-    return 2 if end.application is None else 1 if not end.application.job else 0
-
-
-def _better(known: ApplicationNode | None, node: ApplicationNode) -> ApplicationNode:
-    """Return what is shown of an application that has several links: the newest that is connected, by Spark's name."""
+def _joined_node(known: ApplicationNode | None, node: ApplicationNode) -> ApplicationNode:
+    """Return a node that is also what another end says; ``known`` was believed first."""
     if known is None:
         return node
-    first, other = known, node
-    if bool(node.job) == bool(known.job) and _ORDER[node.state] < _ORDER[known.state]:
-        first, other = node, known
-    name = min(first.name, other.name, key=_vagueness) if first.id == other.id else first.name
-    return replace(first, name=name, state=min(known.state, node.state, key=_ORDER.__getitem__))
+    if not known.job and known.id == node.id:
+        known = replace(known, name=min(known.name, node.name, key=lambda name: (_vagueness(name), name)))
+    if _ORDER[node.state] < _ORDER[known.state]:  # another process than the one that said its run
+        known = replace(known, state=node.state, id=node.id, run=node.run)
+    return known
 
 
 def _vagueness(name: str) -> int:

@@ -55,7 +55,7 @@ def test_a_chain_is_a_tree_from_publishers_to_readers() -> None:
         "",
         "[import]",
         "└─ raw  0 rows/s · 1 partition",
-        "   ├─ [archive]  absent · 0 rows/s · lag 12 s (40 rows)",
+        "   ├─ [archive]  absent · lag 12 s (40 rows)",
         "   └─ [enrich]  0 rows/s · up to date",
         "      └─ enriched  0 rows/s · 1 partition",
         "         └─ [report]  0 rows/s · lag 0.2 s (3 rows)",

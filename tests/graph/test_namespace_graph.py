@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobpipe.errors import LinkBroken, TopicAway
+from jobpipe.errors import LinkBroken, TopicAway, TopicNotFound
 from jobpipe.graph.namespace_graph import (
     ApplicationNode,
     Block,
@@ -140,9 +140,11 @@ def test_states_of_topics(given: dict[str, Any], state: TopicState) -> None:
 
 
 def test_a_topic_that_is_away_and_one_that_does_not_answer() -> None:
-    graph = namespace_graph("dev", {"away": TopicAway("x"), "silent": LinkBroken("connect to a:1: refused")})
+    answers = {"away": TopicAway("x"), "gone": TopicNotFound("x"), "silent": LinkBroken("connect to a:1: refused")}
+    graph = namespace_graph("dev", answers)
     assert graph.topics == {
         "away": TopicNode("away", TopicState.AWAY),
+        "gone": TopicNode("gone", TopicState.AWAY),
         "silent": TopicNode("silent", TopicState.UNKNOWN, error="connect to a:1: refused"),
     }
     assert graph.edges == ()
@@ -194,6 +196,8 @@ def test_rows_that_were_removed_are_lost_and_not_read() -> None:
     assert (edges["back"].rows_per_second, edges["back"].lost_batches) == (150.0, 0)
     late = {edge.name: edge for edge in namespace_graph("dev", {"orders": after}, {"orders": now}).edges}
     assert late["back"].rows_per_second == 100.0
+    lost = topic_status("orders", rows=1000, at=14.0, tail=70, subscriptions=(reader("back", position=60),))
+    assert namespace_graph("dev", {"orders": lost}, {"orders": now}).edges[-1].rows_per_second is None
     returned = topic_status("orders", rows=1000, at=14.0, tail=14, subscriptions=(reader("away", position=60),))
     assert namespace_graph("dev", {"orders": returned}, {"orders": now}).edges[-1].rows_per_second is None
 
@@ -214,16 +218,79 @@ def test_a_publisher_that_was_killed_is_absent_and_one_that_only_serves_is_none(
 
 
 @pytest.mark.parametrize(
-    "half",
-    [Application("host-2-bb", "Spark"), Application("host-7-ff", "shop.enrich")],
-    ids=["of the same application", "of an earlier one, by its name"],
+    ("name", "half", "of_job"),
+    [
+        ("x", Application("host-2-bb", "Spark"), True),  # of the same application
+        ("shop.enrich", Application("host-7-ff", "shop.enrich"), True),  # of an earlier one, by both names
+        ("shop.enrich.view", Application("host-7-ff", "shop.enrich"), True),
+        ("x", Application("host-7-ff", "shop.enrich"), False),  # by one name alone it may be another program
+        ("shop.enrich", Application("host-7-ff", "debug.py"), False),
+    ],
 )
-def test_who_knows_half_of_what_it_is_is_of_the_job(half: Application) -> None:
+def test_who_knows_half_of_what_it_is(name: str, half: Application, of_job: bool) -> None:
     """As processes of a driver on a cluster, whose JVM was not told."""
-    orders = topic_status("orders", application=IMPORTER, subscriptions=(reader("x", half),))
+    orders = topic_status("orders", application=IMPORTER, subscriptions=(reader(name, half),))
     graph = namespace_graph("dev", {"orders": orders, "enriched": topic_status("enriched", application=ENRICH)})
-    assert {edge.application for edge in graph.edges if edge.name == "x"} == {"job shop/enrich"}
+    (found,) = (edge.application for edge in graph.edges if edge.name == name)
+    assert (found == "job shop/enrich") == of_job
     assert graph.applications["job shop/enrich"].run == "run-1"
+
+
+def test_an_id_is_believed_before_a_name_and_one_of_two_jobs_is_of_neither() -> None:
+    other = Application("host-3-cc", "shop.other", "shop", "other", "run-2")
+    half = Application("host-3-cc", "shop.enrich")
+    orders = topic_status("orders", application=ENRICH, subscriptions=(reader("shop.enrich", half),))
+    known = {"orders": orders, "others": topic_status("others", application=other)}
+    assert namespace_graph("dev", known).edges[1].application == "job shop/other"
+    twin = Application("host-3-cc", "shop.twin", "shop", "twin")
+    half = Application("host-3-cc", "report.py")
+    known["orders"] = topic_status("orders", application=ENRICH, subscriptions=(reader("x", half),))
+    known["twins"] = topic_status("twins", application=twin)
+    assert namespace_graph("dev", known).edges[1].application == "application host-3-cc"
+
+
+def test_what_is_shown_of_a_job_is_of_the_process_that_has_its_state() -> None:
+    """The last that was heard of, in any order of topics; what another process says gives its id, and no run."""
+    old = Application("host-8-yy", "shop.enrich", "shop", "enrich", "run-old")
+    half = Application("host-7-ff", "shop.enrich")
+    for first, second in ("ab", "ba"):
+        known = {
+            first: topic_status(
+                first, publishing=False, subscriptions=(reader("x", old, state="absent", last_seen=900.0),)
+            ),
+            second: topic_status(
+                second, publishing=False, subscriptions=(reader("x", ENRICH, state="absent", last_seen=5.0),)
+            ),
+        }
+        (node,) = namespace_graph("dev", known).applications.values()
+        assert (node.id, node.run, node.state) == ("host-2-bb", "run-1", LinkState.ABSENT)
+        known["c"] = topic_status("c", publishing=False, subscriptions=(reader("shop.enrich", half),))
+        (node,) = namespace_graph("dev", known).applications.values()
+        assert (node.id, node.run, node.state) == ("host-7-ff", "", LinkState.CONNECTED)
+
+
+def test_leases_and_publishers_are_of_no_job_by_their_names() -> None:
+    lease = LeaseReply("shop.enrich", 0, 5, 60.0, True)
+    orders = topic_status("orders", publisher="shop.enrich", leases=(lease,))
+    graph = namespace_graph("dev", {"orders": orders, "enriched": topic_status("enriched", application=ENRICH)})
+    assert [edge.application for edge in graph.edges if edge.topic == "orders"] == [
+        "lease shop.enrich",
+        "publisher shop.enrich",
+    ]
+
+
+def test_an_application_without_a_name_has_that_of_its_publisher() -> None:
+    graph = namespace_graph("dev", {"orders": topic_status("orders", application=Application("i"), publisher="till")})
+    assert graph.labels == {"application i": "till"}
+
+
+def test_batches_that_were_taken_back_are_no_negative_rate() -> None:
+    before = topic_status("orders", rows=1200, at=10.0, subscriptions=(reader("a", position=9),))
+    now = topic_status("orders", rows=1100, at=12.0, subscriptions=(reader("a", position=8),))
+    assert [edge.rows_per_second for edge in namespace_graph("dev", {"orders": now}, {"orders": before}).edges] == [
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("topics", ["abc", "acb", "bac", "bca", "cab", "cba"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import jobpipe.own_application as own
 from jobpipe.operations.messages.application import MAX_NAME, MAX_RUN, Application
 from jobpipe.own_application import JOB, PIPELINE, RUN, own_application, program_of
 
@@ -23,25 +24,32 @@ SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 @pytest.mark.parametrize(
     ("command", "program"),
     [
-        (["python3", "/srv/import.py", "--day", "1"], "import.py"),
+        (["python3", "{}/import.py", "--day", "1"], "import.py"),
+        (["python3", "import.py"], "import.py"),
         (["python3", "-u", "-X", "dev", "-W", "error", "import.py"], "import.py"),
-        (["python3", "-m", "shop.load", "x"], "shop.load"),
-        (["python3", "-mshop.load", "secret"], "shop.load"),
         (["python3", "-bX", "dev", "--check-hash-based-pycs", "always", "import.py", "secret"], "import.py"),
         (["python3", "-Xdev", "-Werror", "import.py"], "import.py"),
+        (["python3", "-m", "shop.load", "x"], "shop.load"),
+        (["python3", "-mshop.load", "secret"], "shop.load"),
+        (["python3", "-m", "secret/word"], ""),
         (["python3", "-c", "print()"], ""),
         (["python3", "-uc", "connect('db', 'secret/word')"], ""),
         (["python3", "-cimport sys", "secret"], ""),
         (["python3", "-", "password=secret"], ""),
-        (["python3", "--unknown", "secret"], ""),
+        (["python3", "--unknown", "import.py"], ""),
+        (["python", "secret", "title", "of", "a", "process"], ""),
+        (["python", "x" * 10_000], ""),
+        (["python", "a\0b"], ""),
         (["python3", "-W"], ""),
         (["python3", "-m"], ""),
         (["python3"], ""),
         ([], ""),
     ],
 )
-def test_programs(command: list[str], program: str) -> None:
-    assert program_of(command) == program
+def test_programs(tmp_path: Path, command: list[str], program: str) -> None:
+    """The name of a file that is there, or of a module, and never another word."""
+    (tmp_path / "import.py").touch()
+    assert program_of([word.format(tmp_path) for word in command], tmp_path) == program
 
 
 def test_a_pipelines_job_is_named_by_the_environment() -> None:
@@ -59,7 +67,10 @@ def test_what_no_message_takes_is_put_right() -> None:
 
 
 def test_a_name_that_spark_gave_is_none() -> None:
-    assert own_application("pyspark-shell", {}).name == own_application("", {}).name != "pyspark-shell"
+    names = {own_application(name, {}).name for name in ("pyspark-shell", "", " " * 90)}
+    assert len(names) == 1
+    assert not names & {"pyspark-shell", "", " "}
+    assert own_application(" shop ", {}).name == "shop"
 
 
 def asked(command: list[str], arguments: list[str], **environ: str) -> list[Application]:
@@ -81,23 +92,56 @@ def test_what_is_no_name_of_a_job_is_left_out(pipeline: str, job: str) -> None:
     assert (found.pipeline, found.job, found.run) == ("", "", "")
 
 
+@pytest.fixture
+def worker(tmp_path: Path) -> list[str]:
+    """A command that is to Python what a worker of Spark is: a module of PySpark."""
+    module = tmp_path / "pyspark" / "worker_of_the_test.py"
+    module.parent.mkdir()
+    (module.parent / "__init__.py").touch()
+    module.write_text(ASK)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    return ["env", f"PYTHONPATH={path}", sys.executable, "-P", "-m", "pyspark.worker_of_the_test"]
+
+
 @pytest.mark.processes
-def test_a_program_that_started_a_jvm_is_one_application_with_what_the_jvm_starts() -> None:
+def test_a_program_that_started_a_jvm_is_one_application_with_what_the_jvm_starts(worker: list[str]) -> None:
     """PySpark leaves a variable in the JVM's environment; the shell of bin/pyspark, whose JVM it is below, has none."""
-    program, worker = asked([sys.executable, "-c", ASK], [SUBMIT, "pyspark-shell"], **{OF_PYSPARK: "/tmp/x"})
-    assert program.id == worker.id
-    shell, worker = asked([sys.executable, "-c", ASK], [SUBMIT, "pyspark-shell"])
-    assert shell.id != worker.id
+    program, started = asked(worker, [SUBMIT, "pyspark-shell"], **{OF_PYSPARK: "/tmp/x"})
+    assert program.id == started.id
+    terminal, started = asked(worker, [SUBMIT, "pyspark-shell"])
+    assert terminal.id != started.id
 
 
 @pytest.mark.processes
 def test_a_jvm_that_was_submitted_is_the_application(tmp_path: Path) -> None:
     """Its driver and its other Python processes are below it; what has submitted it is another program."""
     driver = tmp_path / "report.py"
-    driver.write_text(f"{ASK}\nimport subprocess, sys\nsubprocess.run([sys.executable, '-c', {ASK!r}], check=True)\n")
-    submitter, first, second = asked([sys.executable, "-u", str(driver)], [SUBMIT, str(driver)])
-    assert first.id == second.id != submitter.id
-    assert first.name == "report.py"
+    driver.write_text(
+        f"{ASK}\nimport os, subprocess, sys\nchild = [sys.executable, '-c', {ASK!r}]\n"
+        "subprocess.run(child, check=True)\ndel os.environ['PYSPARK_GATEWAY_PORT']\nsubprocess.run(child, check=True)\n"
+    )
+    submitter, first, second, other = asked(
+        [sys.executable, "-u", str(driver)], [SUBMIT, str(driver), "secret"], PYSPARK_GATEWAY_PORT="1"
+    )
+    assert first.id == second.id
+    assert len({first.id, submitter.id, other.id}) == 3  # the last one has nothing of the driver: one of its own
+    assert (first.name, second.name) == ("report.py", "Spark")
+
+
+@pytest.mark.processes
+def test_a_jvm_that_a_program_submitted_is_another_application(worker: list[str]) -> None:
+    """Though it inherits the variable that PySpark left for the program's own JVM."""
+    program, started = asked(worker, [SUBMIT, "report.py"], **{OF_PYSPARK: "/tmp/x"})
+    assert program.id != started.id
+
+
+@pytest.mark.processes
+def test_a_worker_calls_its_application_by_the_program_and_never_by_words_of_the_jvm(worker: list[str]) -> None:
+    _, submitted = asked(worker, [SUBMIT, "secret.py", "secret"])
+    assert submitted.name == "Spark"
+    program, started = asked(worker, [SUBMIT, "pyspark-shell"], **{OF_PYSPARK: "/tmp/x"})
+    assert started.id == program.id
+    assert started.name == "Spark"  # the program is code on a command line
 
 
 @pytest.mark.processes
@@ -105,6 +149,19 @@ def test_a_program_below_another_jvm_is_an_application_by_itself() -> None:
     """As in the terminal of an editor that is written in Java."""
     above, found = asked([sys.executable, "-c", ASK], ["com.example.Editor"])
     assert above.id != found.id
+
+
+def test_a_process_id_that_is_used_again_is_another_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = own_application().id
+    own._first_process.cache_clear()
+    assert own_application().id == found
+    monkeypatch.setattr(own, "start_ticks", lambda pid: 1)
+    own._first_process.cache_clear()
+    try:
+        assert own_application().id.rpartition("-")[0] == found.rpartition("-")[0]
+        assert own_application().id != found
+    finally:
+        own._first_process.cache_clear()
 
 
 @pytest.mark.processes

@@ -12,7 +12,7 @@ import click
 from jobpipe.cli.common.command_context import Settings, pass_settings
 from jobpipe.cli.common.exit_codes import Exit
 from jobpipe.cli.common.output import emit_json, printable
-from jobpipe.errors import JobpipeError, NotAuthorized, TopicAway
+from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicAway, TopicNotFound
 from jobpipe.graph.diagram import LANGUAGES, MERMAID_CHARACTERS, MERMAID_EDGES
 
 if TYPE_CHECKING:
@@ -69,33 +69,43 @@ def graph(settings: Settings, shape: str, interval: float, timeout: float) -> in
     else:
         text = LANGUAGES[shape](as_diagram(made))
         click.echo("\n".join(map(printable, text.splitlines())))
-        if shape == "mermaid" and (len(made.edges) >= MERMAID_EDGES or len(text) > MERMAID_CHARACTERS):
+        if shape == "mermaid" and (len(made.edges) > MERMAID_EDGES or len(text) > MERMAID_CHARACTERS):
             click.echo(_TOO_LARGE.format(len(made.edges), len(text)), err=True)
-    return _report(answers)
+    return _report(answers, before)
 
 
-def _report(answers: Answers) -> Exit:
-    """Say on standard error which topics did not answer, and return the exit code.
+def _report(answers: Answers, before: Answers | None) -> Exit:
+    """Say on standard error what is not known, and return the exit code.
 
     Raises:
-        JobpipeError: none answered that is served.
+        JobpipeError: no topic that is served answers.
     """
-    silent = {name: answer for name, answer in answers.items() if isinstance(answer, JobpipeError)}
-    for name, error in silent.items():
-        said = _SAID.get(type(error), "does not answer")
-        click.echo(f"topic {printable(name)} {said}: {printable(str(error))}", err=True)
-    served = [error for error in silent.values() if not isinstance(error, TopicAway)]
-    if served and len(silent) == len(answers):
-        raise served[0]
-    return Exit.UNREACHABLE if any(type(error) not in _SAID for error in served) else Exit.OK
+    errors = {name: answer for name, answer in answers.items() if isinstance(answer, JobpipeError)}
+    for name, error in errors.items():
+        click.echo(f"topic {printable(name)} {_said(error)}: {printable(str(error))}", err=True)
+    for name, answer in (before or {}).items():
+        if isinstance(answer, LinkError) and name not in errors:
+            click.echo(f"topic {printable(name)} has no rates: {printable(str(answer))}", err=True)
+    silent = [error for error in errors.values() if not isinstance(error, (*AWAY, NotAuthorized))]
+    refused = [error for error in errors.values() if isinstance(error, NotAuthorized)]
+    if len(errors) == len(answers) and (silent or refused):
+        raise (silent or refused)[0]
+    return Exit.UNREACHABLE if silent else Exit.OK
+
+
+AWAY = (TopicAway, TopicNotFound)
+
+
+def _said(error: JobpipeError) -> str:
+    if isinstance(error, AWAY):
+        return "is away"
+    return "refuses us" if isinstance(error, NotAuthorized) else "does not answer"
 
 
 _TOO_LARGE = (
-    f"{{}} edges, {{}} characters: Mermaid draws fewer than {MERMAID_EDGES} edges and {MERMAID_CHARACTERS} characters "
+    f"{{}} edges, {{}} characters: Mermaid draws at most {MERMAID_EDGES} edges and {MERMAID_CHARACTERS} characters "
     "unless its maxEdges and maxTextSize are raised; --format dot has no limit"
 )
-_SAID = {TopicAway: "is away", NotAuthorized: "refuses us"}
-"""What need not be an error: a topic may have ended its work, and not every topic is for everybody."""
 
 
 def _ask(admin: Admin, timeout: float) -> Answers:

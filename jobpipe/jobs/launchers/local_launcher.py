@@ -130,7 +130,7 @@ class LocalLauncher(Launcher):
                     stdout=write,
                     stderr=subprocess.STDOUT,
                     cwd=attempt.folder,
-                    env={**os.environ, **attempt.environment, **attempt.variables},
+                    env={**os.environ, **attempt.environment},
                     start_new_session=True,
                 )
             except BaseException:

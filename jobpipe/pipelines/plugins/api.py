@@ -352,6 +352,8 @@ class Attempt:
         environment: what is added to that of this process.
         configuration: Spark's keys as the file gives them, secrets as references; the runner gives all of them to the
             session, too. For launchers that start the JVM.
+
+    :attr:`variables` are for the environment of what the launcher starts.
     """
 
     pipeline: str

@@ -25,13 +25,12 @@ from pathlib import Path
 import psutil
 
 from jobpipe.errors import ConfigError
-from jobpipe.own_application import jvm_above
+from jobpipe.own_application import SHELL, jvm_above
 
 PREFIX = "spark.jobpipe."
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 LAUNCHER = "org.apache.spark.launcher.Main"  # runs for a moment, to print the command with SUBMIT
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"  # what PySpark gives to spark-submit, after the settings of the session
-SHELL = "pyspark-shell"  # stands where a submitted application's file stands, if python started the JVM
 # The options of spark-submit that take no value; all others take one (SparkSubmitOptionParser, 4.3.0).
 SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version", "--load-spark-defaults"}
 JAVA_PAIRS = {  # the options of java that take the next word

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from jobpipe.admin import Admin
+from jobpipe.cli.topics import graph_command
 from jobpipe.config import Config, load
-from jobpipe.errors import LinkBroken, NotAuthorized
+from jobpipe.errors import LinkBroken, NotAuthorized, PeerNotTrusted, TopicAway, TopicNotFound
+from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.buskit import publish
 from tests.cli.conftest import DEADLINE, Program, Run
@@ -74,49 +77,63 @@ def test_a_job_a_program_and_what_is_between_them(
 
 
 def test_rates_are_those_of_what_is_published(run: Run, file: str, publisher: Publisher) -> None:
-    """Rows over seconds, as this test counts both; from outside of the command's own interval."""
-    sealed, stop = [time.monotonic()], threading.Event()
+    """Between two looks, 25 batches of four rows, over the time between them on the coordinator's clock."""
+    publish(publisher, 0)
+    looks: list[TopicStatus] = []
+    ask = Admin.answers
 
-    def seal() -> None:
-        while not stop.wait(0.02):
-            publish(publisher, len(sealed))
-            sealed.append(time.monotonic())
+    def noted(admin: Admin, topics: Sequence[str], timeout: float) -> dict[str, Any]:
+        found = ask(admin, topics, timeout)
+        looks.append(cast("TopicStatus", found["orders"]))
+        return found
 
-    sealing = threading.Thread(target=seal, daemon=True)
-    sealing.start()
-    try:
-        began, first = time.monotonic(), len(sealed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Admin, "answers", noted)
+        patch.setattr(graph_command, "time", SimpleNamespace(sleep=lambda seconds: publish(publisher, *range(1, 26))))
         (topic,) = graph(run, file, "--interval", "1")["topics"]
-        seconds, rows = time.monotonic() - began, 4 * (len(sealed) - first)
-    finally:
-        stop.set()
-        sealing.join(DEADLINE)
-    assert 0 < topic["rows_per_second"] <= rows  # in an interval of a second
-    assert topic["rows_per_second"] >= 0.2 * rows / seconds
+    first, second = looks
+    assert (first.rows, second.rows) == (4, 104)
+    assert topic["rows_per_second"] == 100 / (second.at - first.at)
 
 
 def test_a_topic_that_does_not_answer_has_no_silence(run: Run, file: str, publisher: Publisher) -> None:
-    """Of one of two: it is in the graph, named on standard error, and the exit code is 3. Of all: it is the error."""
+    """It is named on standard error. The exit code is that of the worst, but 0 for what need not be an error."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Admin, "answers", lambda *_: {"orders": topic_status("orders"), "dead": LinkBroken("refused")})
-        result = run("topics", "graph", "--interval", "0", file=file)
-        assert (result.exit_code, result.stderr) == (3, "topic dead does not answer: refused\n")
-        assert "dead  not known: refused" in result.stdout
-        patch.setattr(Admin, "answers", lambda *_: {"orders": topic_status("orders"), "secret": NotAuthorized("no")})
-        result = run("topics", "graph", "--interval", "0", file=file)
-        assert (result.exit_code, result.stderr) == (0, "topic secret refuses us: no\n")
-        patch.setattr(Admin, "answers", lambda *_: {"secret": NotAuthorized("no")})
-        assert run("topics", "graph", "--interval", "0", file=file).exit_code == 4
+        for answers, code, said in (
+            ({"o": topic_status("o"), "dead": LinkBroken("refused")}, 3, "topic dead does not answer: refused\n"),
+            ({"o": topic_status("o"), "secret": PeerNotTrusted("no")}, 0, "topic secret refuses us: no\n"),
+            ({"o": topic_status("o"), "gone": TopicNotFound("no")}, 0, "topic gone is away: no\n"),
+            (
+                {"a": NotAuthorized("no"), "b": LinkBroken("x")},
+                3,
+                "topic a refuses us: no\ntopic b does not answer: x\n",
+            ),
+            ({"a": NotAuthorized("no"), "gone": TopicAway("x")}, 4, "topic a refuses us: no\ntopic gone is away: x\n"),
+            ({"gone": TopicAway("x")}, 0, "topic gone is away: x\n"),
+        ):
+            patch.setattr(Admin, "answers", lambda *_, answers=answers: answers)
+            result = run("topics", "graph", "--interval", "0", file=file)
+            assert (result.exit_code, result.stderr.partition("jobpipe: ")[0]) == (code, said)
+
+
+def test_a_topic_that_did_not_answer_at_first_has_no_rates(run: Run, file: str, publisher: Publisher) -> None:
+    looks = iter([{"orders": LinkBroken("timed out")}, {"orders": topic_status("orders", at=9.0)}])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Admin, "answers", lambda *_: next(looks))
+        result = run("topics", "graph", "--interval", "0.01", file=file)
+    assert (result.exit_code, result.stderr) == (0, "topic orders has no rates: timed out\n")
 
 
 def test_more_than_mermaid_draws_is_told(run: Run, file: str, publisher: Publisher) -> None:
-    lines = tuple(subscription_status(f"s{number}") for number in range(500))
+    """Too many edges, or too much text; here the publisher's edge is one of them."""
+    many = tuple(subscription_status(f"s{number}") for number in range(500))
+    wide = tuple(subscription_status(f"{number:0>128}") for number in range(300))
     with pytest.MonkeyPatch.context() as patch:
-        for count, told in ((498, False), (499, True)):  # and the publisher's
-            status = topic_status("orders", subscriptions=lines[:count])
+        for lines, told in ((many[:499], False), (many, True), (wide[:100], False), (wide, True)):
+            status = topic_status("orders", subscriptions=lines)
             patch.setattr(Admin, "answers", lambda *_, status=status: {"orders": status})
             result = run("topics", "graph", "--interval", "0", "--format", "mermaid", file=file)
-            assert (result.exit_code, "Mermaid draws fewer than 500" in result.stderr) == (0, told)
+            assert (result.exit_code, "Mermaid draws at most 500" in result.stderr) == (0, told)
 
 
 def test_a_terminal_that_knows_ascii_alone(file: str, publisher: Publisher, start: Start) -> None:
