@@ -72,7 +72,7 @@ def test_a_job_a_program_and_what_is_between_them(
     assert lines[4].startswith("   └─ [jobpipe.cli.main]  ")
     reader.close()
     until_absent(run, file)
-    (edge,) = (edge for edge in graph(run, file)["edges"] if edge["kind"] == "reads")
+    (edge,) = (edge for edge in graph(run, file, "--interval", "0")["edges"] if edge["kind"] == "reads")
     assert edge["application"] == program["key"]  # who it was is kept with the subscription
 
 
