@@ -116,7 +116,6 @@ class TreeLine:
     """A line of the tree.
 
     Attributes:
-        depth: how far it is to the right.
         last: for each step on the way to it, whether nothing follows there.
         application: it is an application's; else a topic's.
         name: for people.

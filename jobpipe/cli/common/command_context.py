@@ -37,3 +37,11 @@ class Settings:
 
 pass_settings = click.make_pass_decorator(Settings)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")
+graph_format_option = click.option(
+    "--format",
+    "shape",
+    type=click.Choice(("text", "mermaid", "dot", "json")),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)

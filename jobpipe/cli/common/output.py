@@ -28,7 +28,7 @@ def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, righ
     from rich.cells import cell_len
 
     lines = [list(columns), *([_cell(value) for value in row] for row in rows)]
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    plain = is_unstyled()
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     printed = []
     for line in lines:
@@ -39,6 +39,11 @@ def emit_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, righ
         printed.append("  ".join(padded).rstrip())
     head, *rest = printed
     click.echo("\n".join([head if plain else click.style(head, bold=True), *rest]))  # at once: a reader may leave
+
+
+def is_unstyled() -> bool:
+    """Tell whether the user, or the terminal, wants neither colours nor bold letters."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def _cell(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jobpipe.cli.command_tree import CommandGroup
-from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
+from jobpipe.cli.common.command_context import Settings, graph_format_option, json_option, pass_settings
 from jobpipe.cli.common.exit_codes import Exit
 from jobpipe.cli.common.output import emit_json, printable
 from jobpipe.errors import PipelineError
@@ -112,14 +112,7 @@ def validate(file: str, given: tuple[str, ...], overlays: tuple[str, ...], impor
 
 @pipeline.command()
 @of_file
-@click.option(
-    "--format",
-    "shape",
-    type=click.Choice(("text", "mermaid", "dot", "json")),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@graph_format_option
 def graph(file: str, given: tuple[str, ...], overlays: tuple[str, ...], shape: str) -> None:
     """Show which job of FILE publishes and reads which topic.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from jobpipe.cli.common.command_context import Settings, pass_settings
+from jobpipe.cli.common.command_context import Settings, graph_format_option, pass_settings
 from jobpipe.cli.common.exit_codes import Exit
-from jobpipe.cli.common.output import emit_json, printable
+from jobpipe.cli.common.output import emit_json, is_unstyled, printable
 from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicAway, TopicNotFound
 from jobpipe.graph.diagram import LANGUAGES, MERMAID_CHARACTERS, MERMAID_EDGES
 
@@ -21,14 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--format",
-    "shape",
-    type=click.Choice(("text", "mermaid", "dot", "json")),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@graph_format_option
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.0, max=3600.0),
@@ -119,12 +111,11 @@ def _print(made: NamespaceGraph) -> None:
     from jobpipe.graph.graph_formats import as_text
 
     plain = "utf" not in (sys.stdout.encoding or "").lower()
-    without_colours = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
     if not made.topics:
         click.echo(f"namespace {printable(made.namespace)} has no topics")
         return
     lines = []
     for text, warns in as_text(made, plain=plain):
         line = printable(text)
-        lines.append(click.style(line, fg="yellow") if warns and not without_colours else line)
+        lines.append(click.style(line, fg="yellow") if warns and not is_unstyled() else line)
     click.echo("\n".join(lines))  # at once: a reader may leave
