@@ -29,6 +29,8 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.history.history import History
+from jobpipe.control.history.history_recorder import HistoryRecorder
 from jobpipe.control.monitoring.dead_letter_topics import DeadLetterTopics
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.revisions.planning import Asked
@@ -107,6 +109,7 @@ class ControlServer(Control):
         self._stop_seconds = stop_seconds
         self._lost_seconds = lost_seconds
         self._clock = clock
+        self._history = History(clock)
         self._new_events = threading.Condition()
         self._closing = False
         self._stack = ExitStack()
@@ -166,11 +169,19 @@ class ControlServer(Control):
             stack.callback(topic_monitor.close)
             topics_to_serve = TopicsOfJobs(self._store)
             stack.enter_context(KeepServing(self._config, admin, topics_to_serve.topics, topics_to_serve.is_active))
+            recorder = HistoryRecorder(
+                self._history,
+                folder / "history.arrow",
+                self._topics_snapshots.newest,
+                self._serializers.attempt_reports,
+            )
             self._dispatcher.start()
             self._cleanup.start()
             self._hold_keeper.start()
             self._scheduler.start()
             topic_monitor.start()
+            recorder.start()
+            stack.callback(recorder.close)  # not before: it would replace a file that it has not read
             self._stack = stack.pop_all()
 
     def _make_scheduler(self, admin: Admin) -> Scheduler:
@@ -257,6 +268,10 @@ class ControlServer(Control):
     def _asked(self, pipeline: Pipeline, new_checkpoint: Sequence[str]) -> Asked:
         newest = self._commands.newest_definition(pipeline.name)
         return Asked.of(pipeline, self._config.home, new_checkpoint, newest)
+
+    @property
+    def history(self) -> History:
+        return self._history
 
     def metric_samples(self) -> MetricSamples:
         topics = self._topics_snapshots.newest()

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from jobpipe.control.history.history import History
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples
@@ -352,6 +353,11 @@ class Control(ABC):
     @abstractmethod
     def metric_samples(self) -> MetricSamples:
         """Return what is known of topics, jobs and certificates, at most some seconds old; never fails."""
+
+    @property
+    @abstractmethod
+    def history(self) -> History:
+        """How topics, subscriptions and jobs stood over the last day."""
 
     @abstractmethod
     def load(self, submission: Submission) -> Pipeline:

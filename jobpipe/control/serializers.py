@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from jobpipe.control.control_service import AttemptView, JobStatus, PipelineStatus, RevisionView, RunView, ScheduleView
+from jobpipe.control.history.look_samples import AttemptReport
 from jobpipe.errors import PipelineNotFound
 from jobpipe.jobs.storage.job_rows import AttemptRow, DefinitionRow, JobRow, PipelineRow, RunRow
 from jobpipe.jobs.storage.job_store import Store
@@ -109,6 +110,16 @@ class Serializers:
         """Return the newest report of the attempt of a job that has not ended; None if there is none."""
         attempt = self._store.open_attempt(pipeline, job)
         return None if attempt is None else self._reported(attempt)
+
+    def attempt_reports(self) -> dict[tuple[str, str], AttemptReport]:
+        """Return the newest report of each attempt that has not ended, by pipeline and job."""
+        attempts = [self._store.open_attempt(job.pipeline, job.name) for job in self._store.jobs()]
+        reports = ((each, self._reported(each)) for each in attempts if each is not None)
+        return {
+            (each.pipeline, each.job): AttemptReport(each.number, report)
+            for each, report in reports
+            if report is not None
+        }
 
     def _reported(self, attempt: AttemptRow) -> Report | None:
         return read_report(PipelinePaths.of(self._home, attempt.pipeline).report(attempt.job, attempt.number))

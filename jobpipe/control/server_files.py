@@ -3,6 +3,7 @@
 token, view-token   what one shows to operate, or to look; made once, deleted to make others at the next start
 server.json         where the running one listens; written when it does
 .lock               held while it runs
+history.arrow       what the plots of the page are of; may be deleted while none runs
 server.log          of one that was started by a command, without a terminal
 """
 

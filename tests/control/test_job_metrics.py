@@ -30,11 +30,17 @@ def test_a_job_that_runs_fails_and_runs_again(world: World) -> None:
     assert (found.attempts, found.batches, found.rows) == (1, 3, 42)
     assert (sum(found.durations), round(found.duration_seconds, 3)) == (3, 70.7)
     assert found.dead_letters == f"p.{NAME}.report.dead-letters"
+    (reported,) = server._serializers.attempt_reports().values()
+    assert (reported.attempt, reported.report.rows) == (1, 42)
     worker.end("FAILED", 1, error="Oops")
     world.work(2)
     wait(server, JobState.RUNNING)
     (found,) = server.metric_samples().jobs
     assert (found.attempts, found.durations) == (2, ())
+    assert server._serializers.attempt_reports() == {}
+    Reporter(PipelinePaths.of(world.config.home, NAME).report("report", 2)).report(1, 7)
+    reports = server._serializers.attempt_reports()
+    assert {key: (each.attempt, each.report.rows) for key, each in reports.items()} == {(NAME, "report"): (2, 7)}
     strict = {**tolerant, "errors": {"tolerance": "none"}}
     server.submit(world.submission({"report": strict}, **{"topic-prefix": "p."}))
     (found,) = server.metric_samples().jobs

@@ -29,6 +29,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.history.history import History
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
@@ -87,9 +88,11 @@ class MemoryControl(Control):
     """Jobs are RUNNING as soon as they are wanted, unless the test says otherwise by ``state_of``."""
 
     store = property(lambda self: self._store)
+    history = property(lambda self: self._history)
 
     def __init__(self) -> None:
         self._store = Store(None, time.time)
+        self._history = History(time.time)
         self.submissions: dict[str, Submission] = {}
         self.statuses: dict[str, PipelineStatus] = {}
         self.run_views: dict[str, RunView] = {}
