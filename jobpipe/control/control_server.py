@@ -57,7 +57,7 @@ from jobpipe.jobs.supervision.circuit_breaker import CircuitBreaker
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, SupervisionContext
 from jobpipe.metrics.certificate_expiry import certificate_samples
-from jobpipe.metrics.metric_samples import MetricSamples
+from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
 from jobpipe.metrics.topics_snapshots import TopicsSnapshots
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.loader import load_tree
@@ -291,6 +291,9 @@ class ControlServer(Control):
             return MetricSamples(topics, certificates=certificates, jobs_known=False)
         return MetricSamples(topics, jobs, certificates, jobs_known=True)
 
+    def topics_snapshot(self) -> TopicsSnapshot:
+        return self._topics_snapshots.newest()
+
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         with self._store.write():  # all of one moment
             return tuple(self._serializers.pipeline(row) for row in self._store.pipelines())
@@ -453,6 +456,10 @@ class ControlServer(Control):
                     break
                 self._new_events.wait(left)
         return tuple(found)
+
+    def latest_events(self, limit: int = 100) -> tuple[Event, ...]:
+        _require_between("limit", limit, 1, 1000)
+        return tuple(self._store.latest_events(limit))
 
     def _wake_readers(self) -> None:
         with self._new_events:

@@ -16,7 +16,7 @@ from typing import Any
 from jobpipe.control.history.history import History
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.metrics.metric_samples import MetricSamples
+from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
@@ -360,6 +360,10 @@ class Control(ABC):
         """How topics, subscriptions and jobs stood over the last day."""
 
     @abstractmethod
+    def topics_snapshot(self) -> TopicsSnapshot:
+        """Return how all topics that are served stand, at most some seconds old; never fails."""
+
+    @abstractmethod
     def load(self, submission: Submission) -> Pipeline:
         """Return the pipeline of a file, by the plug-ins that the server has.
 
@@ -550,3 +554,7 @@ class Control(ABC):
     @abstractmethod
     def events(self, after: int = 0, *, wait: float = 0.0, limit: int = 1000) -> tuple[Event, ...]:
         """Return events with a larger id than ``after``; waits so many seconds (at most 60) if there is none yet."""
+
+    @abstractmethod
+    def latest_events(self, limit: int = 100) -> tuple[Event, ...]:
+        """Return the newest events, the newest first; ``limit`` from 1 to 1,000."""

@@ -19,7 +19,13 @@ class Right(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the right, and how it is known, for people: ``token``, or ``certificate NAME``; "" if it is not."""
+    """Who asks.
+
+    Attributes:
+        name: how the right is known, for people: ``token``, ``browser``, or ``certificate NAME``; "" if it is not.
+        until: when the session of a browser ends, in seconds since 1970; None for others.
+    """
 
     right: Right
     name: str = ""
+    until: float | None = None

@@ -105,6 +105,7 @@ class MemoryControl(Control):
         self.ending = 0  # how often a deletion finds processes that have not ended
         self.state_of: dict[str, JobState] = {}
         self.lines: tuple[str, ...] = ()
+        self.topics = TopicsSnapshot({}, 0.0)
         self.warnings: tuple[Problem, ...] = ()
         self._events: list[Event] = []
         self._bell = threading.Condition()
@@ -198,6 +199,10 @@ class MemoryControl(Control):
         self._called("metric_samples")
         jobs = job_samples(self.statuses.values(), *3 * [lambda *_: None])
         return MetricSamples(TopicsSnapshot({}, 0.0), jobs, jobs_known=True)
+
+    def topics_snapshot(self) -> TopicsSnapshot:
+        self._called("topics_snapshot")
+        return self.topics
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")
@@ -348,6 +353,10 @@ class MemoryControl(Control):
         with self._bell:
             self._bell.wait_for(lambda: len(self._events) > after, wait)
             return tuple(self._events[after : after + limit])
+
+    def latest_events(self, limit: int = 100) -> tuple[Event, ...]:
+        with self._bell:
+            return tuple(reversed(self._events[-limit:]))
 
 
 @dataclass

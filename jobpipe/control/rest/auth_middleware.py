@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
+from jobpipe.control.page.browser_sessions import BrowserSessions
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.errors import JobpipeError, LinkClosed, NotAuthorized
@@ -29,13 +30,15 @@ PEER = "peer"  # the jobpipe.net.servers.accepted_connection.AcceptedConnection 
 LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
+UI = "/ui/"  # what is below it, and "/", is for browsers
+OPEN_UI = (f"{UI}sign-in", f"{UI}static/")  # needs no right
 SAFE = frozenset({"GET", "HEAD"})
 CLOSE = {"connection": "close", "retry-after": "1"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # without any, a form would not say its Origin
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
@@ -51,12 +54,19 @@ class Identities(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Identity on loopback: one token for each right, in the header Authorization, which no browser sends by itself."""
+    """Identity on loopback: one token for each right, in the header Authorization, which no browser sends by itself.
+
+    Attributes:
+        sessions: of browsers, which have a cookie instead; None where there is no page.
+    """
 
     tokens: Mapping[Right, str]
+    sessions: BrowserSessions | None = None
 
     def caller(self, headers: Headers, peer_names: Collection[str]) -> Caller | None:
-        """Return who has a bearer token: one for each right, which do not tell people apart."""
+        """Return who has a bearer token, one for each right, which do not tell people apart; or a browser's session."""
+        if "authorization" not in headers:
+            return None if self.sessions is None else self.sessions.caller("; ".join(headers.getlist("cookie")))
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given, found = token.strip().encode(), None
         for right, known in self.tokens.items():
@@ -72,10 +82,20 @@ class AuthMiddleware:
         hosts: what the header Host may be, exactly, lower-case: a page of another name that resolves to this address
             (DNS rebinding) does not get through.
         scheme: ``http`` or ``https``.
+        open_ui: answers browsers that have no right yet: it lets them sign in. None where there is no page.
     """
 
-    def __init__(self, app: App, identities: Identities, *, hosts: Collection[str], scheme: str) -> None:
+    def __init__(
+        self,
+        app: App,
+        identities: Identities,
+        *,
+        hosts: Collection[str],
+        scheme: str,
+        open_ui: App | None = None,
+    ) -> None:
         self._app = app
+        self._open_ui = open_ui
         self._identities = identities
         self._hosts = frozenset(hosts)
         self._origins = frozenset(f"{scheme}://{host}" for host in hosts)
@@ -92,10 +112,10 @@ class AuthMiddleware:
                     headers.setdefault(name, value)
             await send(message)
 
-        response = self._refused(scope)
-        await (self._app if response is None else response)(scope, receive, guarded)
+        await (self._instead(scope) or self._app)(scope, receive, guarded)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _instead(self, scope: Scope) -> App | None:
+        """Return what answers a request instead of the application; None: it may have it."""
         if (error := scope["state"].get(REFUSED)) is not None:
             return _answer(error, 401 if isinstance(error, NotAuthorized) else 503, CLOSE)
         peer: AcceptedConnection = scope["state"][PEER]
@@ -109,15 +129,23 @@ class AuthMiddleware:
         if not safe and (why := self._foreign(headers)) is not None:
             log.warning("a request that %s was refused", why)
             return _refusal(403, f"the request {why}; changes are taken from programs")
-        if scope["path"] in PUBLIC and safe:
+        path: str = scope["path"]
+        if path in PUBLIC and safe:
             return None
+        if self._open_ui is not None and path.startswith(OPEN_UI):
+            return self._open_ui
         caller = self._identities.caller(headers, peer.names)
         if caller is None:
+            if self._open_ui is not None and safe and wants_page(path, headers):
+                return self._open_ui
             return _refusal(
                 401,
                 "the control server does not know who asks; give its token, or a certificate that the server's "
                 "jobpipe.server.access names",
             )
+        if caller.until is not None and (why := _not_of_our_page(headers, safe=safe)) is not None:
+            log.warning("a request of a browser that %s was refused", why)
+            return _refusal(403, f"the request {why}; open the page of this server")
         scope["state"][CALLER] = caller
         scope["state"][LET_IN]()
         return None
@@ -130,6 +158,22 @@ class AuthMiddleware:
         if any(site.lower() not in ("same-origin", "none") for site in sites):
             return "comes from another site"
         return None
+
+
+def wants_page(path: str, headers: Headers) -> bool:
+    """Tell whether a browser asks for a page: programs get JSON at ``/``."""
+    return path.startswith(UI) or (path == "/" and "text/html" in headers.get("accept", ""))
+
+
+def _not_of_our_page(headers: Headers, *, safe: bool) -> str | None:
+    """Return how a request with a cookie shows that our own page did not make it, as a phrase.
+
+    A cookie goes along with requests of pages of other ports of this host, too. All browsers send Origin with a change.
+    """
+    if not safe:
+        return None if "origin" in headers else "does not say from which page it comes"
+    site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
+    return None if site in ("same-origin", "none") or mode == "navigate" else "comes from another site"
 
 
 def connection_ends(peer: AcceptedConnection) -> LinkClosed:

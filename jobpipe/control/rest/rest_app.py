@@ -15,16 +15,21 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as StarletteRoute
 
 from jobpipe.control.control_service import Control
+from jobpipe.control.page.browser_sessions import BrowserSessions
+from jobpipe.control.page.live_updates import LiveUpdates
+from jobpipe.control.page.page_snapshot import PageSnapshots
+from jobpipe.control.page.pages import MAX_ADDRESS, Pages
+from jobpipe.control.page.rendering import render
 from jobpipe.control.permissions import Caller, Right
-from jobpipe.control.rest.auth_middleware import CALLER, PEER, Receive, Scope, Send, connection_ends
+from jobpipe.control.rest.auth_middleware import CALLER, PEER, UI, Receive, Scope, Send, connection_ends, wants_page
 from jobpipe.control.rest.openapi import openapi
 from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
-from jobpipe.control.rest.routing_table import EVENTS, METRICS, ROUTES, Query, QueryKind, Route
+from jobpipe.control.rest.routing_table import EVENTS, INDEX, METRICS, ROUTES, Query, QueryKind, Route
 from jobpipe.control.rest.server_sent_events import EventStreams
 from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
@@ -36,6 +41,13 @@ BODY_BYTES = 4 << 20  # a file of 1 MiB, as JSON
 THREADS = 8
 SCRAPES = 2  # at a time: they may wait for the registry, and must leave the other threads to others
 WAITING = 64  # requests that have, or wait for, a thread
+PLACES = (
+    ("Graph", "/"),
+    ("Jobs", "/ui/jobs"),
+    ("Topics", "/ui/topics"),
+    ("Schedules", "/ui/schedules"),
+    ("Alerts", "/ui/events"),
+)
 
 
 class _HttpError(Exception):
@@ -48,32 +60,53 @@ class _HttpError(Exception):
 
 
 class Api:
-    """The application over one core, and its threads, which :meth:`close` ends."""
+    """The application over one core, and its threads, which :meth:`close` ends.
 
-    def __init__(self, control: Control, roots: AllowedPaths, *, streams: int | None = None) -> None:
+    Args:
+        namespace: that the page names.
+        streams: of events, at a time.
+    """
+
+    def __init__(
+        self, control: Control, roots: AllowedPaths, *, namespace: str = "", streams: int | None = None
+    ) -> None:
         self._handlers = Handlers(control, roots)
         self._streams = EventStreams(control) if streams is None else EventStreams(control, streams)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rest")
         self._scrapers = ThreadPoolExecutor(SCRAPES, thread_name_prefix="metrics")
         self._waiting = 0
         self._document = _document()
+        self._pages = Pages(control, PageSnapshots(control, namespace))
+        self._live = LiveUpdates(control, self._pages)
         self.app = Starlette(
-            routes=[self._route(route) for route in ROUTES],
+            routes=[
+                *(self._route(route) for route in ROUTES),
+                StarletteRoute(f"{UI}live", self._live_page, methods=["GET"]),
+                StarletteRoute(f"{UI}{{path:path}}", self._page, methods=["GET"]),
+            ],
             exception_handlers={HTTPException: _http_problem},
         )
 
+    def sign_in_with(self, sessions: BrowserSessions | None) -> None:
+        """Let callers make codes for browsers."""
+        self._handlers.sessions = sessions
+
     def end_streams(self) -> None:
-        """Let streams of events end, in a second or so; others are refused."""
+        """Let streams end, in a second or so; others are refused."""
         self._streams.end()
+        self._live.end()
 
     def close(self) -> None:
         """End the threads; requests that have one are done first."""
         self._streams.close()
+        self._live.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._scrapers.shutdown(wait=True, cancel_futures=True)
 
     def _route(self, route: Route) -> StarletteRoute:
         async def endpoint(request: Request) -> Response:
+            if route is INDEX and wants_page(request.url.path, request.headers):
+                return await self._page(request)
             try:
                 return await self._answer(route, request)
             except _HttpError as error:
@@ -109,6 +142,30 @@ class Api:
         found = await self._in_thread(lambda: _encoded(route, answer(self._handlers, call)))
         return Response(found, route.status, media_type="application/json" if route.reply is not None else None)
 
+    async def _page(self, request: Request) -> Response:
+        caller: Caller = getattr(request.state, CALLER)
+        address = _address(request)
+        try:
+            page = await self._in_thread(lambda: self._pages.render(address, caller))
+        except JobpipeError as error:
+            return _problem(error, None)
+        here = max((href for _, href in PLACES if f"{request.url.path}/".startswith(f"{href}/")), key=len, default="/")
+        name = next(name for name, href in PLACES if href == here)
+        text = render(
+            "page.html", page=page, places=PLACES, here=name, right=caller.right, signed_in=caller.until is not None
+        )
+        return Response(text, page.status, media_type="text/html")
+
+    async def _live_page(self, request: Request) -> Response:
+        caller: Caller = getattr(request.state, CALLER)
+        peer = getattr(request.state, PEER)
+        address, shape = (request.query_params.get(name, "")[:MAX_ADDRESS] for name in ("address", "shape"))
+        if not self._live.take():
+            return _problem(WaitTimeout("too many pages are open; close some"), 503)
+        stream = self._live.stream(address, shape, caller, lambda: peer.is_due)
+        headers = {"x-accel-buffering": "no", "connection": "close"}
+        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
+
     async def _in_thread(self, work: Callable[[], T], pool: ThreadPoolExecutor | None = None) -> T:
         if self._waiting >= WAITING:
             raise WaitTimeout(f"server busy: {WAITING} requests are queued; try again in a moment")
@@ -122,6 +179,11 @@ class Api:
         if not self._streams.take():
             raise WaitTimeout("too many clients follow the server's events; stop one, or try again later")
         return _EventsResponse(self._streams, after)
+
+
+def _address(request: Request) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
 
 
 @cache

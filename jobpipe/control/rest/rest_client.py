@@ -34,6 +34,7 @@ from jobpipe.control.rest.rest_models import (
     GraphView,
     IndexView,
     LogView,
+    SignInCodeView,
     ValidatedView,
     plan_body,
     submission_body,
@@ -125,6 +126,10 @@ class ControlClient:
     def index(self) -> IndexView:
         """Return what the server is, and what we may do."""
         return self._ask("GET", "/", IndexView)
+
+    def sign_in_code(self) -> SignInCodeView:
+        """Return how a browser signs in, with our right."""
+        return self._ask("POST", "/sign-in-codes", SignInCodeView)
 
     def submit(
         self,

@@ -26,6 +26,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.page.browser_sessions import CODE_SECONDS, BrowserSessions, sign_in_path
 from jobpipe.control.permissions import Caller
 from jobpipe.control.rest.rest_models import (
     BackfillBody,
@@ -41,12 +42,21 @@ from jobpipe.control.rest.rest_models import (
     PlanBody,
     RangeBody,
     RunBody,
+    SignInCodeView,
     SubmissionBody,
     ValidateBody,
     ValidatedView,
 )
 from jobpipe.control.revisions.submission_checks import require_trusted
-from jobpipe.errors import ConfigError, JobpipeError, PipelineError, PipelineNotFound, short_repr
+from jobpipe.errors import (
+    ConfigError,
+    ControlConflict,
+    JobpipeError,
+    NotAuthorized,
+    PipelineError,
+    PipelineNotFound,
+    short_repr,
+)
 from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.pipelines.file.error_messages import problems_of
@@ -105,7 +115,13 @@ class Call:
 
 
 class Handlers:
-    """All of them, over one core."""
+    """All of them, over one core.
+
+    Attributes:
+        sessions: of browsers; None where certificates say who asks.
+    """
+
+    sessions: BrowserSessions | None = None
 
     def __init__(self, control: Control, roots: AllowedPaths) -> None:
         self._control = control
@@ -121,6 +137,15 @@ class Handlers:
     def health(self, call: Call) -> HealthView:
         """Say that the server answers. Needs no right."""
         return HealthView(ok=True)
+
+    def sign_in_code(self, call: Call) -> SignInCodeView:
+        """Make a code that signs one browser in, with the right of the caller."""
+        if self.sessions is None:
+            raise ControlConflict("this server knows browsers by their certificates: import one, and open its address")
+        if call.caller.until is not None:
+            raise NotAuthorized("a browser cannot let others in; use a token", right=call.caller.right.value)
+        code = self.sessions.make_code(call.caller.right)
+        return SignInCodeView(path=sign_in_path(code), seconds=CODE_SECONDS)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the text of metrics that a scraper accepts, and its media type."""

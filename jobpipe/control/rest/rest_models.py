@@ -148,6 +148,14 @@ class HealthView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SignInCodeView:
+    """How a browser signs in, once, within so many seconds: by this path of the server."""
+
+    path: str
+    seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Expanded:
     """A pipeline in a list that was asked for with ``expand=status``."""
 

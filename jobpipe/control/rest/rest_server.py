@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jobpipe.config import Config
 from jobpipe.control.control_service import Control
+from jobpipe.control.page.browser_sessions import BrowserSessions, sign_in_path
 from jobpipe.control.permissions import Right
 from jobpipe.control.rest.auth_middleware import App, AuthMiddleware, Identities, Tokens
 from jobpipe.control.rest.client_identities import AccessFile, Certificates, read_access_file
@@ -33,9 +34,11 @@ class GuardedServer:
         config: of the certificates, the access list and the home.
         key: of the configuration that names the ports, for messages.
         failed: called if it ends by itself, from a thread; :attr:`failure` says why.
+        has_page: browsers may sign in.
 
     Attributes:
         url: of the server.
+        sessions: of browsers; None where certificates say who asks, or without a page.
         token: the file of the token that may operate; None where certificates say who asks.
 
     Raises:
@@ -52,6 +55,7 @@ class GuardedServer:
         key: str,
         limits: HttpLimits | None = None,
         failed: Callable[[], None] = lambda: None,
+        has_page: bool = False,
     ) -> None:
         host, ports = address
         credentials = None if is_loopback(host) else _certificates(config)
@@ -65,13 +69,27 @@ class GuardedServer:
             trusted = None if credentials is None else _trusted(config, credentials)
             identities: Identities
             self.token: Path | None
+            self.sessions: BrowserSessions | None = None
             if trusted is None:
-                identities = Tokens(files.tokens())
+                tokens = files.tokens()
+                self.sessions = BrowserSessions(tokens, port) if has_page else None
+                identities = Tokens(tokens, self.sessions)
                 self.token = files.token(Right.OPERATE)
             else:
                 identities, self.token = Certificates(trusted), None
             self.url = f"{scheme}://{Endpoint(names[0], port)}"
-            guarded_app = AuthMiddleware(app, identities, hosts=_hosts(names, port, scheme), scheme=scheme)
+            open_ui: App | None = None
+            if has_page:
+                from jobpipe.control.page.sign_in import SignIn  # needs Jinja2, which metrics alone do without
+
+                open_ui = SignIn(self.sessions).app
+            guarded_app = AuthMiddleware(
+                app,
+                identities,
+                hosts=_hosts(names, port, scheme),
+                scheme=scheme,
+                open_ui=open_ui,
+            )
             max_age = config.ssl_max_connection_age
             self._listener = HttpListener(guarded_app, sock, tls=trusted, limits=limits, max_age=max_age, failed=failed)
         except BaseException:
@@ -117,7 +135,7 @@ class RestServer:
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._files = ServerFiles.of(config.home)
-        self._api = Api(control, AllowedPaths.of(config, config_file), streams=streams)
+        self._api = Api(control, AllowedPaths.of(config, config_file), namespace=config.namespace, streams=streams)
         try:
             self._server = GuardedServer(
                 self._api.app,
@@ -126,16 +144,23 @@ class RestServer:
                 key="jobpipe.server.port",
                 limits=limits,
                 failed=failed,
+                has_page=True,
             )
         except BaseException:
             self._api.close()
             raise
+        self._api.sign_in_with(self._server.sessions)
         self.state = ServerState.here(self._server.url, self._server.token)
 
     @property
     def failure(self) -> Exception | None:
         """Why it has ended by itself; None if it has not."""
         return self._server.failure
+
+    def sign_in_path(self) -> str | None:
+        """Return a path that signs one browser in, who may operate then; None where certificates say who asks."""
+        sessions = self._server.sessions
+        return None if sessions is None else sign_in_path(sessions.make_code(Right.OPERATE))
 
     def start(self) -> None:
         """Serve from now on, and say where."""

@@ -34,6 +34,7 @@ from jobpipe.control.rest.rest_models import (
     PlanBody,
     RangeBody,
     RunBody,
+    SignInCodeView,
     SubmissionBody,
     ValidateBody,
     ValidatedView,
@@ -128,12 +129,14 @@ METRICS = Route(
     about="Metrics of topics, subscriptions and jobs, in the format that the scraper accepts: OpenMetrics, or "
     "Prometheus's own.",
 )
+INDEX = Route("GET", "/", "index", Handlers.index, IndexView)
 DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This document.")
 
 _SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/", "index", Handlers.index, IndexView),
+    INDEX,
+    Route("POST", "/sign-in-codes", "make-sign-in-code", Handlers.sign_in_code, SignInCodeView, 201),
     Route("GET", "/health", "health", Handlers.health, HealthView, right=None),
     METRICS,
     DOCUMENT,

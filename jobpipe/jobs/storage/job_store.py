@@ -309,6 +309,10 @@ class Store:
         rows = self._database.all("SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", after, limit)
         return [_event(row) for row in rows]
 
+    def latest_events(self, limit: int) -> list[Event]:
+        """Return the newest, the newest first."""
+        return [_event(row) for row in self._database.all("SELECT * FROM events ORDER BY id DESC LIMIT ?", limit)]
+
     def events_called(self, *what: str) -> list[Event]:
         """Return those of some kinds that are kept, the oldest first."""
         marks = ", ".join("?" * len(what))

@@ -1,0 +1,386 @@
+"""The pages, by address: from what the server's core says to what a browser shows. They block; threads call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from jobpipe.control.control_service import Control, JobStatus, PipelineStatus, RunView
+from jobpipe.control.page.graph_drawing import application_href, graph_picture, job_href, topic_href
+from jobpipe.control.page.marks import Mark, interval_mark, job_mark, link_mark, run_mark, topic_mark
+from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
+from jobpipe.control.page.rendering import RenderedPage, render_page
+from jobpipe.control.page.troubles import troubles
+from jobpipe.control.permissions import Caller, Right
+from jobpipe.errors import JobpipeError, PipelineNotFound, short_repr
+from jobpipe.graph.namespace_graph import ApplicationNode, Edge, EdgeKind, TopicNode
+from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
+from jobpipe.pipelines.model.job_states import ENDED, JobState
+
+LOG_LINES = 300
+RUNS = 20
+EVENTS = 200
+MAX_ADDRESS = 2000
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a browser asks for: a path, split at its slashes and decoded, and its query."""
+
+    path: tuple[str, ...]
+    query: Mapping[str, str]
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """Return that of a path with its query.
+
+        Raises:
+            PipelineNotFound: it is none.
+        """
+        if len(text) > MAX_ADDRESS:
+            raise PipelineNotFound("the address is too long", job="")
+        try:
+            parts = urlsplit(text)
+            query = dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=10))
+        except ValueError as error:
+            raise PipelineNotFound(f"the address cannot be read: {error}", job="") from error
+        return cls(tuple(unquote(part) for part in parts.path.strip("/").split("/") if part), query)
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job in a list: its mark, what it reads and publishes, and how far it is behind at most."""
+
+    job: JobStatus
+    mark: Mark
+    href: str
+    reads: tuple[Edge, ...]
+    publishes: tuple[Edge, ...]
+
+    @property
+    def lag_rows(self) -> int | None:
+        """Rows that it has not acknowledged, of all its subscriptions."""
+        known = [edge.lag_rows for edge in self.reads if edge.lag_rows is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """How far it is behind, where it is most."""
+        return max((edge.lag_seconds for edge in self.reads if edge.lag_seconds is not None), default=None)
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Rows that it acknowledges, or, if it reads no topic, publishes."""
+        edges = self.reads or self.publishes
+        known = [edge.rows_per_second for edge in edges if edge.rows_per_second is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A subscription, lease or hold of a topic, with the application it is of."""
+
+    edge: Edge
+    mark: Mark
+    application: str
+    href: str
+    subscription: SubscriptionStatus | None
+
+
+@dataclass(frozen=True)
+class TopicLine:
+    """A topic in a list."""
+
+    topic: TopicNode
+    mark: Mark
+    href: str
+    publisher: str
+    readers: int
+    lag_seconds: float | None
+    lag_rows: int | None
+
+
+Render = Callable[[Address, Caller], RenderedPage]
+
+
+class Pages:
+    """All pages over one core."""
+
+    def __init__(self, control: Control, snapshots: PageSnapshots) -> None:
+        self._control = control
+        self._snapshots = snapshots
+
+    def look_again(self) -> None:
+        """Show what holds now from the next page on: something has happened."""
+        self._snapshots.forget()
+
+    def render(self, text: str, caller: Caller) -> RenderedPage:
+        """Return the page of an address; one that says what is wrong if there is none."""
+        try:
+            address = Address.of(text)
+            return self._find(address.path)(address, caller)
+        except PipelineNotFound as error:
+            return render_page("not_found.html", "Not found", 404, error=error)
+        except JobpipeError as error:
+            return render_page("failed.html", "Not known now", 503, error=error)
+
+    def _find(self, path: tuple[str, ...]) -> Render:
+        match path:
+            case () | ("ui",):
+                return self._graph
+            case ("ui", "jobs"):
+                return self._jobs
+            case ("ui", "jobs", pipeline, job):
+                return lambda address, caller: self._job(pipeline, job, caller)
+            case ("ui", "topics"):
+                return self._topics
+            case ("ui", "topics", topic):
+                return lambda address, caller: self._topic(topic)
+            case ("ui", "application"):
+                return self._application
+            case ("ui", "schedules"):
+                return self._schedules
+            case ("ui", "events"):
+                return self._events
+        raise PipelineNotFound("there is no such page", job="")
+
+    def _graph(self, address: Address, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        return render_page(
+            "graph.html",
+            "Graph",
+            snapshot=snapshot,
+            picture=graph_picture(snapshot),
+            troubles=troubles(snapshot),
+            jobs=[_job_line(snapshot, job) for job in snapshot.jobs.values()],
+        )
+
+    def _jobs(self, address: Address, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        pipelines = [(each, [_job_line(snapshot, job) for job in each.jobs]) for each in snapshot.pipelines]
+        others = [
+            (node, link_mark(node.state), application_href(key))
+            for key, node in snapshot.graph.applications.items()
+            if snapshot.job_of(node) is None
+        ]
+        return render_page(
+            "jobs.html",
+            "Jobs",
+            snapshot=snapshot,
+            pipelines=pipelines,
+            others=others,
+            may_operate=caller.right.includes(Right.OPERATE),
+            actions=pipeline_actions,
+        )
+
+    def _job(self, pipeline: str, name: str, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        job = snapshot.jobs.get((pipeline, name))
+        if job is None:
+            self._control.pipeline(pipeline)
+            raise PipelineNotFound(f"pipeline {pipeline} has no job {short_repr(name)}", job=name[:100])
+        runs = self._control.runs(pipeline, name, limit=RUNS)
+        key = f"job {pipeline}/{name}"
+        return render_page(
+            "job.html",
+            f"{pipeline}.{name}",
+            snapshot=snapshot,
+            line=_job_line(snapshot, job),
+            job=job,
+            runs=[(run, run_mark(run.state), _attempts(run)) for run in runs],
+            error=_error_of(job, runs),
+            blocked_by=[each for each in snapshot.graph.blocks if each.blocked == key],
+            blocks=[each for each in snapshot.graph.blocks if each.by == key],
+            hrefs={each: _application_href(snapshot, each) for each in _named(snapshot, key)},
+            labels=snapshot.graph.labels,
+            topic_href=topic_href,
+            log=self._control.log(pipeline, name, lines=LOG_LINES),
+            actions=job_actions(job) if caller.right.includes(Right.OPERATE) else (),
+            may_operate=caller.right.includes(Right.OPERATE),
+        )
+
+    def _topics(self, address: Address, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        lines = [_topic_line(snapshot, topic) for topic in snapshot.graph.topics.values()]
+        return render_page("topics.html", "Topics", snapshot=snapshot, topics=lines)
+
+    def _topic(self, name: str) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        topic = snapshot.graph.topics.get(name)
+        if topic is None:
+            raise PipelineNotFound(f"no topic {short_repr(name)} is known now", job=name[:100])
+        answer = snapshot.topics.get(name)
+        status = answer if isinstance(answer, TopicStatus) else None
+        lines = {} if status is None else {line.name: line for line in status.subscriptions}
+        edges = snapshot.edges_of_topic.get(name, ())
+        return render_page(
+            "topic.html",
+            name,
+            snapshot=snapshot,
+            topic=topic,
+            status=status,
+            mark=topic_mark(topic.state),
+            publishers=[
+                (snapshot.graph.labels[each.application], _application_href(snapshot, each.application), each)
+                for each in edges
+                if each.kind is EdgeKind.PUBLISHES
+            ],
+            readers=[
+                Reader(
+                    each,
+                    link_mark(each.state),
+                    snapshot.graph.labels[each.application],
+                    _application_href(snapshot, each.application),
+                    lines.get(each.name) if each.kind is EdgeKind.READS else None,
+                )
+                for each in edges
+                if each.kind is not EdgeKind.PUBLISHES
+            ],
+        )
+
+    def _application(self, address: Address, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        key = address.query.get("key", "")
+        node = snapshot.graph.applications.get(key)
+        if node is None:
+            raise PipelineNotFound("no such application publishes or reads a topic now", job="")
+        return render_page(
+            "application.html",
+            node.name,
+            snapshot=snapshot,
+            node=node,
+            label=snapshot.graph.labels[key],
+            mark=link_mark(node.state),
+            edges=[(each, link_mark(each.state)) for each in snapshot.edges_of_application.get(key, ())],
+            topic_href=topic_href,
+        )
+
+    def _schedules(self, address: Address, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        schedules = [
+            (
+                schedule,
+                [
+                    (each, interval_mark(each.state))
+                    for each in reversed(self._control.intervals(schedule.pipeline, schedule.job, limit=60))
+                ],
+                job_href(schedule.pipeline, schedule.job),
+            )
+            for schedule in self._control.schedules()
+        ]
+        return render_page(
+            "schedules.html",
+            "Schedules",
+            snapshot=snapshot,
+            schedules=schedules,
+            may_operate=caller.right.includes(Right.OPERATE),
+        )
+
+    def _events(self, address: Address, caller: Caller) -> RenderedPage:
+        snapshot = self._snapshots.newest()
+        found = self._control.latest_events(EVENTS)
+        return render_page(
+            "events.html",
+            "Events",
+            snapshot=snapshot,
+            troubles=troubles(snapshot),
+            events=[(event, None if event.state is None else run_mark(event.state)) for event in found],
+            job_href=job_href,
+        )
+
+
+@dataclass(frozen=True)
+class PageAction:
+    """What a person may do: a request to REST, after a question that says what will happen."""
+
+    label: str
+    method: str
+    path: str
+    question: str
+    dangerous: bool = False
+
+
+def job_actions(job: JobStatus) -> tuple[PageAction, ...]:
+    """Return what can be done with a job now."""
+    path, name = f"/pipelines/{job.pipeline}/jobs/{job.name}", f"{job.pipeline}.{job.name}"
+    found = []
+    if job.state not in ENDED and job.state is not JobState.STOPPING:
+        kept = "It stays stopped, also when the server restarts. "
+        rows = "Rows that it has not read are kept for it, as far as its topics' limits go." if job.reads else ""
+        said = f"{name} ends after the micro-batch that it is in. {kept}{rows}"
+        found.append(PageAction("Stop", "PUT", f"{path}/stop", said, True))
+    if job.state in ENDED and not job.scheduled:
+        said = f"{name} starts as a new run, and goes on from its checkpoint."
+        found.append(PageAction("Resume", "PUT", f"{path}/resume", said))
+    if job.state is JobState.LOST:
+        said = (
+            f"A new run of {name} starts although nobody can tell whether the old one has ended. Do it only if you "
+            "know that its processes are gone, for instance because its host was switched off."
+        )
+        found.append(PageAction("Restart a lost job", "POST", f"{path}/restart?force", said, True))
+    elif not job.scheduled and job.state not in ENDED:
+        said = f"{name} ends after the micro-batch that it is in, and a new run goes on from its checkpoint."
+        found.append(PageAction("Restart", "POST", f"{path}/restart", said))
+    return tuple(found)
+
+
+def pipeline_actions(pipeline: PipelineStatus) -> tuple[PageAction, ...]:
+    """Return what can be done with a pipeline now."""
+    path, name = f"/pipelines/{pipeline.name}", pipeline.name
+    running = [job.name for job in pipeline.jobs if job.state not in ENDED]
+    ended = [job.name for job in pipeline.jobs if job.state in ENDED and not job.scheduled]
+    found = []
+    if running:
+        said = f"All jobs of {name} that run end after their micro-batch, and stay stopped: {', '.join(running)}."
+        found.append(PageAction("Stop all", "PUT", f"{path}/stop", said, True))
+    if ended:
+        said = f"Jobs of {name} that have ended start again, each from its checkpoint: {', '.join(ended)}."
+        found.append(PageAction("Resume all", "PUT", f"{path}/resume", said))
+    return tuple(found)
+
+
+def _job_line(snapshot: PageSnapshot, job: JobStatus) -> JobLine:
+    edges = snapshot.edges_of_application.get(f"job {job.pipeline}/{job.name}", ())
+    reads = tuple(edge for edge in edges if edge.kind is not EdgeKind.PUBLISHES)
+    publishes = tuple(edge for edge in edges if edge.kind is EdgeKind.PUBLISHES)
+    return JobLine(job, job_mark(job), job_href(job.pipeline, job.name), reads, publishes)
+
+
+def _topic_line(snapshot: PageSnapshot, topic: TopicNode) -> TopicLine:
+    edges = snapshot.edges_of_topic.get(topic.name, ())
+    publishers = [snapshot.graph.labels[each.application] for each in edges if each.kind is EdgeKind.PUBLISHES]
+    readers = [each for each in edges if each.kind is not EdgeKind.PUBLISHES]
+    return TopicLine(
+        topic,
+        topic_mark(topic.state),
+        topic_href(topic.name),
+        ", ".join(publishers),
+        len(readers),
+        max((each.lag_seconds for each in readers if each.lag_seconds is not None), default=None),
+        max((each.lag_rows for each in readers if each.lag_rows is not None), default=None),
+    )
+
+
+def _application_href(snapshot: PageSnapshot, key: str) -> str:
+    node: ApplicationNode | None = snapshot.graph.applications.get(key)
+    job = None if node is None else snapshot.job_of(node)
+    return application_href(key) if job is None else job_href(job.pipeline, job.name)
+
+
+def _named(snapshot: PageSnapshot, key: str) -> set[str]:
+    return {end for each in snapshot.graph.blocks if key in (each.blocked, each.by) for end in (each.blocked, each.by)}
+
+
+def _attempts(run: RunView) -> list[tuple[object, Mark]]:
+    return [(attempt, run_mark(attempt.state)) for attempt in reversed(run.attempts)]
+
+
+def _error_of(job: JobStatus, runs: Sequence[RunView]) -> str:
+    """Return why a job does not run, in its own words; "" if it does, or a person stopped it."""
+    if job.state not in (JobState.FAILED, JobState.LOST, JobState.RESTARTING, JobState.BLOCKED):
+        return ""
+    attempts = runs[0].attempts if runs else ()
+    last = next((each for each in reversed(attempts) if each.detail or each.error), None)
+    cause = "" if last is None else last.detail or last.error
+    return job.detail if cause in job.detail else "\n".join(filter(None, (job.detail, cause)))

@@ -1,0 +1,28 @@
+// Keeps the page live, and makes its controls work. The HTML is made on the server; this only puts its parts in place.
+import {follow} from "./live.js";
+import {ask} from "./actions.js";
+import {localTimes} from "./local_times.js";
+import {find, zoom} from "./graph.js";
+
+function made(root) {
+  localTimes(root);
+  find();
+}
+
+made(document);
+const log = document.getElementById("log-box");
+if (log) log.scrollTop = log.scrollHeight;
+zoom();
+follow(made);
+
+document.addEventListener("click", event => {
+  const button = event.target.closest("button[data-path]");
+  if (button) ask(button);
+});
+document.addEventListener("input", event => {
+  if (event.target.id === "find") find();
+});
+document.getElementById("sign-out")?.addEventListener("click", async () => {
+  await fetch("/ui/sign-in", {method: "DELETE"});
+  location.assign("/");
+});

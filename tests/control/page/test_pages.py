@@ -1,0 +1,191 @@
+"""Pages as HTML, without a browser: what is on them, and how their parts differ."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from jobpipe.control.page.page_snapshot import OLDEST_SECONDS, RATE_SECONDS, PageSnapshots
+from jobpipe.control.page.pages import Pages, job_actions
+from jobpipe.control.permissions import Caller, Right
+from jobpipe.errors import StoreError, TopicAway
+from jobpipe.metrics.metric_samples import TopicsSnapshot
+from jobpipe.pipelines.model.job_states import JobState
+from tests.control_api.kit import SCHEDULE, MemoryControl
+from tests.control.page.kit import flights, job_status, put_pipeline, put_topics, topic
+
+OPERATOR, VIEWER = Caller(Right.OPERATE), Caller(Right.VIEW)
+ADDRESSES = (
+    "/",
+    "/ui/jobs",
+    "/ui/jobs/flights/report",
+    "/ui/topics",
+    "/ui/topics/flights",
+    "/ui/schedules",
+    "/ui/events",
+    "/ui/application?key=application%20id-notebook",
+)
+
+
+class Ticks:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def control() -> MemoryControl:
+    made = MemoryControl()
+    flights(made)
+    made.schedule_views[("flights", "report")] = SCHEDULE
+    readers = {"flights.report": (300, 2.5), "notebook": (0, 0.0)}
+    put_topics(made, topic("flights", "flights.publish", readers, rows=1200, at=10.0))
+    made.tell("state", state=JobState.RUNNING)
+    return made
+
+
+@pytest.fixture
+def ticks() -> Ticks:
+    return Ticks()
+
+
+@pytest.fixture
+def snapshots(control: MemoryControl, ticks: Ticks) -> PageSnapshots:
+    return PageSnapshots(control, "/test", lambda: 2000.0, ticks)
+
+
+@pytest.fixture
+def pages(control: MemoryControl, snapshots: PageSnapshots) -> Pages:
+    return Pages(control, snapshots)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_each_part_is_one_element_with_its_id(pages: Pages, address: str) -> None:
+    """Ids are there once, so that a script finds what it replaces."""
+    page = pages.render(address, OPERATOR)
+    assert page.status == 200
+    assert page.parts
+    ids = re.findall(r'\bid="([^"]*)"', page.main)
+    assert len(ids) == len(set(ids))
+    for id_, html in page.parts.items():
+        assert re.match(rf'<\w+ id="{id_}"', html), html[:60]
+        assert html in page.main
+    assert "<!--" not in page.main
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_nothing_needs_what_the_policy_refuses(pages: Pages, address: str) -> None:
+    """No inline style, script or handler."""
+    main = pages.render(address, OPERATOR).main
+    assert not re.search(r"\sstyle=|<script|<style|\son\w+=|javascript:", main)
+
+
+def test_a_change_of_numbers_changes_parts_alone(
+    pages: Pages, control: MemoryControl, snapshots: PageSnapshots
+) -> None:
+    """And a new job the shape."""
+    before = pages.render("/", OPERATOR)
+    control.set_state("flights", "report", JobState.BLOCKED)
+    snapshots.forget()
+    after = pages.render("/", OPERATOR)
+    assert after.shape == before.shape
+    changed = {id_ for id_, html in after.parts.items() if before.parts[id_] != html}
+    assert len(changed) == 2  # the job, and the troubles
+    put_pipeline(control, *control.statuses["flights"].jobs, job_status("third"))
+    snapshots.forget()
+    assert pages.render("/", OPERATOR).shape != before.shape
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/ui/jobs/flights/nothing", "/ui/jobs/no/job", "/ui/topics/none", "/ui/x", "/ui/application", "/ui/jobs/a/b/c"],
+)
+def test_what_is_not_there_is_said(pages: Pages, address: str) -> None:
+    page = pages.render(address, OPERATOR)
+    assert (page.status, page.title) == (404, "Not found")
+
+
+def test_a_store_that_cannot_be_read_is_said(pages: Pages, control: MemoryControl) -> None:
+    """With its words, and the next look succeeds."""
+    control.raises = StoreError("the disk is full")
+    page = pages.render("/", OPERATOR)
+    assert page.status == 503
+    assert "the disk is full" in page.main
+    control.raises = None
+    assert pages.render("/", OPERATOR).status == 200
+
+
+def test_a_job_that_does_not_run_is_in_the_graph(control: MemoryControl, snapshots: PageSnapshots) -> None:
+    """With its topics, also those that nothing has published yet."""
+    put_pipeline(control, job_status("later", state=JobState.STOPPED, reads=("flights",), publishes=("late",)))
+    graph = snapshots.newest().graph
+    assert "job flights/later" in graph.applications
+    assert graph.topics["late"].rows is None
+    assert {(edge.topic, str(edge.state)) for edge in graph.edges if edge.application == "job flights/later"} == {
+        ("flights", "absent"),
+        ("late", "absent"),
+    }
+
+
+def test_a_topic_that_does_not_answer_is_shown(pages: Pages, control: MemoryControl) -> None:
+    control.topics = TopicsSnapshot({"flights": TopicAway("no coordinator"), "other": StoreError("it is broken")}, 0.0)
+    assert "not served now" in pages.render("/ui/topics/flights", OPERATOR).main
+    assert "it is broken" in pages.render("/ui/topics/other", OPERATOR).main
+
+
+def test_rates_are_of_the_last_seconds(control: MemoryControl, snapshots: PageSnapshots, ticks: Ticks) -> None:
+    """Measured from a snapshot that is old enough, if there is one; what is too old says nothing of now."""
+
+    def look(rows: int) -> float | None:
+        now = 10.0 + ticks.now
+        put_topics(control, topic("flights", "flights.publish", {}, rows=rows, at=now))
+        return snapshots.newest().graph.topics["flights"].rows_per_second
+
+    assert look(0) is None
+    ticks.now += 2.0
+    assert look(200) == 100.0
+    for rows in (200, 200, 200, 1000):
+        ticks.now += RATE_SECONDS / 4
+        rate = look(rows)
+    assert rate == 100.0  # (1000 - 200) / 8
+    ticks.now += OLDEST_SECONDS + 1
+    assert look(9000) is None
+
+
+def test_many_who_look_ask_once(control: MemoryControl, snapshots: PageSnapshots, ticks: Ticks) -> None:
+    for _ in range(5):
+        snapshots.newest()
+    assert [call[0] for call in control.calls].count("topics_snapshot") == 1
+    ticks.now += 2.0
+    snapshots.newest()
+    assert [call[0] for call in control.calls].count("topics_snapshot") == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "labels"),
+    [
+        (JobState.RUNNING, ["Stop", "Restart"]),
+        (JobState.BLOCKED, ["Stop", "Restart"]),
+        (JobState.STOPPING, ["Restart"]),
+        (JobState.STOPPED, ["Resume"]),
+        (JobState.FAILED, ["Resume"]),
+        (JobState.LOST, ["Stop", "Restart a lost job"]),
+    ],
+)
+def test_what_can_be_done_fits_the_state(state: JobState, labels: list[str]) -> None:
+    assert [action.label for action in job_actions(job_status("report", state=state))] == labels
+
+
+def test_a_scheduled_job_is_not_resumed_by_hand() -> None:
+    """Its schedule makes its runs."""
+    job = replace(job_status("report", state=JobState.FINISHED), scheduled=True)
+    assert job_actions(job) == ()
+
+
+def test_a_viewer_gets_no_actions(pages: Pages) -> None:
+    for address in ADDRESSES:
+        assert "data-path" not in pages.render(address, VIEWER).main
+    assert "data-path" in pages.render("/ui/jobs/flights/report", OPERATOR).main

@@ -1,0 +1,160 @@
+"""How a browser signs in over HTTP, and what a cookie can do: against forms, frames and pages of other sites."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from jobpipe.control.rest.auth_middleware import HEADERS
+from jobpipe.errors import NotAuthorized
+from tests.control_api.kit import Reply, Served
+from tests.control.page.kit import flights
+
+HTML = {"Accept": "text/html"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+def _get(served: Served, path: str, **headers: str) -> Reply:
+    return served.ask("GET", path, token=None, headers={**HTML, **headers})
+
+
+def _cookie(reply: Reply) -> str:
+    return reply.headers["set-cookie"].partition(";")[0]
+
+
+def _signed_in(served: Served, right: str = "operate") -> str:
+    client = served.client if right == "operate" else served.viewer
+    reply = _get(served, client.sign_in_code().path)
+    assert reply.status == 200
+    return _cookie(reply)
+
+
+def test_the_printed_address_signs_one_browser_in(served: Served) -> None:
+    """The second one gets the form."""
+    path = served.client.sign_in_code().path
+    first = _get(served, path)
+    assert (first.status, "set-cookie" in first.headers) == (200, True)
+    assert _get(served, "/", Cookie=_cookie(first)).status == 200
+    second = _get(served, path)
+    assert (second.status, "set-cookie" in second.headers) == (403, False)
+    assert b"has been used" in second.body
+
+
+def test_a_token_in_the_form_signs_in(served: Served) -> None:
+    """With its own right."""
+    for token, right in ((served.address.token, b"may operate"), (served.view, b"may view")):
+        body = urlencode({"token": token}).encode()
+        reply = served.ask("POST", "/ui/sign-in", body, token=None, headers=FORM)
+        assert reply.status == 200
+        assert right in _get(served, "/", Cookie=_cookie(reply)).body
+    wrong = served.ask("POST", "/ui/sign-in", b"token=wrong", token=None, headers=FORM)
+    assert (wrong.status, "set-cookie" in wrong.headers) == (403, False)
+    huge = served.ask("POST", "/ui/sign-in", b"token=" + b"x" * 10_000, token=None, headers=FORM)
+    assert (huge.status, "set-cookie" in huge.headers) == (413, False)
+
+
+def test_a_stranger_sees_the_form_and_nothing_else(served: Served) -> None:
+    """Whatever page is asked for; programs get a problem document."""
+    flights(served.control)
+    for path in ("/", "/ui/jobs", "/ui/jobs/flights/report", "/ui/live?address=/", "/ui/nothing"):
+        reply = _get(served, path)
+        assert reply.status == 401
+        assert b"jobpipe server --sign-in" in reply.body
+        assert b"flights" not in reply.body
+    assert served.ask("GET", "/", token=None).headers["content-type"] == "application/problem+json"
+    assert served.control.calls == []
+    cookie = _signed_in(served)
+    assert b"flights.report" in _get(served, "/", Cookie=cookie).body
+
+
+def test_a_program_gets_json_where_a_browser_gets_a_page(served: Served) -> None:
+    assert served.ask("GET", "/").json["right"] == "operate"
+    assert served.ask("GET", "/", headers=HTML).headers["content-type"].startswith("text/html")
+
+
+def test_a_viewer_changes_nothing(served: Served) -> None:
+    """Shown with the same request of one who may."""
+    flights(served.control)
+    ours = {"Origin": served.address.url, "Sec-Fetch-Site": "same-origin"}
+    viewer, operator = _signed_in(served, "view"), _signed_in(served)
+    path = "/pipelines/flights/jobs/report/stop"
+    refused = served.ask("PUT", path, token=None, headers={**ours, "Cookie": viewer})
+    assert refused.status == 403
+    assert ("stop", "flights", "report") not in served.control.calls
+    assert served.ask("PUT", path, token=None, headers={**ours, "Cookie": operator}).status == 202
+    assert ("stop", "flights", "report") in served.control.calls
+    assert served.viewer.pipeline("flights")
+    with pytest.raises(NotAuthorized):
+        served.viewer.stop("flights")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "{url}", "Sec-Fetch-Site": "same-site"},
+        {"Origin": "{url}", "Sec-Fetch-Site": "cross-site"},
+    ],
+    ids=str,
+)
+def test_a_cookie_changes_nothing_from_another_page(served: Served, headers: dict[str, str]) -> None:
+    """Also not from another port of this host, for which the cookie is of the same site."""
+    flights(served.control)
+    cookie = _signed_in(served)
+    sent = {name: value.format(url=served.address.url) for name, value in headers.items()}
+    path = "/pipelines/flights/jobs/report/stop"
+    assert served.ask("PUT", path, token=None, headers={**sent, "Cookie": cookie}).status == 403
+    assert ("stop", "flights", "report") not in served.control.calls
+    ours = {"Origin": served.address.url, "Sec-Fetch-Site": "same-origin", "Cookie": cookie}
+    assert served.ask("PUT", path, token=None, headers=ours).status == 202
+
+
+def test_a_page_of_another_port_reads_nothing(served: Served) -> None:
+    """Its requests carry the cookie; a link from there may be followed, since its page cannot see the answer."""
+    flights(served.control)
+    cookie = _signed_in(served)
+    there = {"Cookie": cookie, "Sec-Fetch-Site": "same-site"}
+    assert served.ask("GET", "/pipelines", token=None, headers={**there, "Sec-Fetch-Mode": "no-cors"}).status == 403
+    assert served.ask("GET", "/pipelines", token=None, headers={**there, "Sec-Fetch-Mode": "navigate"}).status == 200
+    assert served.ask("GET", "/pipelines", token=None, headers={"Cookie": cookie}).status == 200
+
+
+def test_a_browser_lets_no_other_one_in(served: Served) -> None:
+    """Else a session would have no end; a program with the token can."""
+    cookie = _signed_in(served)
+    ours = {"Origin": served.address.url, "Cookie": cookie}
+    assert served.ask("POST", "/sign-in-codes", token=None, headers=ours).status == 403
+    assert served.ask("POST", "/sign-in-codes", headers={"Origin": served.address.url}).status == 201
+
+
+def test_a_wrong_bearer_token_is_not_made_good_by_a_cookie(served: Served) -> None:
+    cookie = _signed_in(served)
+    headers = {"Cookie": cookie, "Authorization": "Bearer wrong"}
+    assert served.ask("GET", "/pipelines", token=None, headers=headers).status == 401
+    assert served.ask("GET", "/pipelines", token=None, headers={"Cookie": cookie}).status == 200
+
+
+def test_signing_out_takes_the_cookie_away(served: Served) -> None:
+    ours = {"Origin": served.address.url, "Cookie": _signed_in(served)}
+    reply = served.ask("DELETE", "/ui/sign-in", token=None, headers=ours)
+    assert reply.status == 204
+    assert "Max-Age=0" in reply.headers["set-cookie"]
+    foreign = {"Origin": "http://evil.example"}
+    assert served.ask("DELETE", "/ui/sign-in", token=None, headers=foreign).status == 403
+
+
+def test_pages_and_files_are_as_closed_as_all_replies(served: Served) -> None:
+    """No frame, no foreign script, nothing kept; no file but those that are meant."""
+    cookie = _signed_in(served)
+    for path in ("/", "/ui/static/page.js", "/ui/sign-in", "/ui/topics"):
+        reply = _get(served, path, Cookie=cookie)
+        assert reply.status == 200
+        assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
+    for name in ("..%2f__init__.py", "%2e%2e/sign_in.py", "page.html", "nothing.js", ""):
+        reply = _get(served, f"/ui/static/{name}", Cookie=cookie)
+        assert reply.status in (401, 404), name
+        assert b"import" not in reply.body
