@@ -23,8 +23,8 @@ from html import escape
 from jobpipe.control.history.series import Line
 from jobpipe.control.page.plot_scales import Unit, ago_text, tick_text, time_ticks, value_text, value_ticks
 
-WIDTH, HEIGHT = 640.0, 160.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 628.0, 34.0, 138.0  # of the area that has the line
+WIDTH, HEIGHT = 460.0, 150.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 450.0, 34.0, 128.0  # of the area that has the line
 TEXT_SIZE = 11
 DOT = 1.5
 PEAK = 3.0

@@ -10,6 +10,7 @@ from jobpipe.control.control_service import Control, JobStatus, PipelineStatus, 
 from jobpipe.control.page.graph_drawing import application_href, graph_picture, job_href, topic_href
 from jobpipe.control.page.marks import Mark, interval_mark, job_mark, link_mark, run_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
+from jobpipe.control.page.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
 from jobpipe.control.page.troubles import troubles
 from jobpipe.control.permissions import Caller, Right
@@ -132,11 +133,11 @@ class Pages:
             case ("ui", "jobs"):
                 return self._jobs
             case ("ui", "jobs", pipeline, job):
-                return lambda address, caller: self._job(pipeline, job, caller)
+                return lambda address, caller: self._job(pipeline, job, address, caller)
             case ("ui", "topics"):
                 return self._topics
             case ("ui", "topics", topic):
-                return lambda address, caller: self._topic(topic)
+                return lambda address, caller: self._topic(topic, address)
             case ("ui", "application"):
                 return self._application
             case ("ui", "schedules"):
@@ -174,7 +175,7 @@ class Pages:
             actions=pipeline_actions,
         )
 
-    def _job(self, pipeline: str, name: str, caller: Caller) -> RenderedPage:
+    def _job(self, pipeline: str, name: str, address: Address, caller: Caller) -> RenderedPage:
         snapshot = self._snapshots.newest()
         job = snapshot.jobs.get((pipeline, name))
         if job is None:
@@ -195,6 +196,7 @@ class Pages:
             hrefs={each: _application_href(snapshot, each) for each in _named(snapshot, key)},
             labels=snapshot.graph.labels,
             topic_href=topic_href,
+            plots=job_plots(self._control.history, PlotRange.of(address.query, snapshot.at), pipeline, name),
             log=self._control.log(pipeline, name, lines=LOG_LINES),
             actions=job_actions(job) if caller.right.includes(Right.OPERATE) else (),
             may_operate=caller.right.includes(Right.OPERATE),
@@ -205,7 +207,7 @@ class Pages:
         lines = [_topic_line(snapshot, topic) for topic in snapshot.graph.topics.values()]
         return render_page("topics.html", "Topics", snapshot=snapshot, topics=lines)
 
-    def _topic(self, name: str) -> RenderedPage:
+    def _topic(self, name: str, address: Address) -> RenderedPage:
         snapshot = self._snapshots.newest()
         topic = snapshot.graph.topics.get(name)
         if topic is None:
@@ -213,6 +215,7 @@ class Pages:
         answer = snapshot.topics.get(name)
         status = answer if isinstance(answer, TopicStatus) else None
         lines = {} if status is None else {line.name: line for line in status.subscriptions}
+        plots = PlotRange.of(address.query, snapshot.at)
         edges = snapshot.edges_of_topic.get(name, ())
         return render_page(
             "topic.html",
@@ -221,6 +224,7 @@ class Pages:
             topic=topic,
             status=status,
             mark=topic_mark(topic.state),
+            plots=topic_plots(self._control.history, plots, name, lines),
             publishers=[
                 (snapshot.graph.labels[each.application], _application_href(snapshot, each.application), each)
                 for each in edges
