@@ -19,7 +19,7 @@ BOX_GAP, LINE_GAP = 16.0, 10.0  # between boxes of a layer, and next to a line
 TURN = 14.0  # how far a line that turns back leaves its layer
 LANE = 9.0  # how far below a box a line goes back
 PORTS = 0.4  # the part of a side where lines begin and end
-LABEL_HEIGHT = 15.0
+LABEL_HEIGHT = 28.0
 MOST_BENDS = 20  # for each box; the longest lines of a graph that needs more go below all boxes
 
 Point = tuple[float, float]

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from jobpipe.control.page.marks import Mark, job_mark, link_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot
 from jobpipe.control.page.rendering import part_id, rate, seconds, short_number
-from jobpipe.graph.layered_layout import Layout, Size, curve, layered_layout
+from jobpipe.graph.layered_layout import Box, Layout, Size, curve, layered_layout
 from jobpipe.graph.namespace_graph import Edge, EdgeKind, LinkState, TopicNode, TopicState
 
 JOB = Size(200.0, 52.0)
 TOPIC = Size(200.0, 44.0)
 LABEL = 112.0  # width of what stands on an edge
+LINES = 2  # of what stands on an edge
 LINE, CHARACTER = 13.0, 6.7  # of that: the height of a line, the width of most characters
 CELLS = 22  # of a name: a wide character takes two
 _DANGER = {"alarm": 2, "warn": 1}
@@ -47,10 +48,11 @@ class _Line:
 
 @dataclass(frozen=True)
 class GraphPicture:
-    """The graph, drawn: its size, and the elements of edges and nodes, each with its id."""
+    """The graph, drawn: its size, the paths of its edges, and the elements of edges and nodes, each with its id."""
 
     width: int
     height: int
+    paths: Markup
     elements: tuple[tuple[str, Markup], ...]
 
 
@@ -58,15 +60,21 @@ def graph_picture(snapshot: PageSnapshot) -> GraphPicture:
     """Return the graph as it is drawn."""
     nodes, lines = _nodes(snapshot), _lines(snapshot)
     sizes = tuple(sorted((node.key, JOB if node.kind == "job" else TOPIC) for node in nodes.values()))
-    layout = _layout(sizes, tuple((line.start, line.end) for line in lines))
-    drawn = [_edge(line, curve(route.points), route.label) for line, route in zip(lines, layout.routes, strict=True)]
-    drawn += [_box(node, layout) for node in nodes.values()]
-    return GraphPicture(round(layout.width), round(layout.height), tuple(drawn))
+    layout, paths = _layout(sizes, tuple((line.start, line.end) for line in lines))
+    drawn = [_edge(line, route.label) for line, route in zip(lines, layout.routes, strict=True)]
+    drawn += [_box(node, layout.boxes[node.key]) for node in nodes.values()]
+    return GraphPicture(round(layout.width), round(layout.height), paths, tuple(drawn))
 
 
 @lru_cache(maxsize=8)  # it stays as it is while rates change
-def _layout(sizes: tuple[tuple[str, Size], ...], edges: tuple[tuple[str, str], ...]) -> Layout:
-    return layered_layout(dict(sizes), edges, label_width=LABEL)
+def _layout(sizes: tuple[tuple[str, Size], ...], edges: tuple[tuple[str, str], ...]) -> tuple[Layout, Markup]:
+    """Return the layout, and the paths of all edges."""
+    layout = layered_layout(dict(sizes), edges, label_width=LABEL)
+    paths = "".join(
+        f'<path id="{_edge_id(*ends)}-path" d="{curve(route.points)}" marker-end="url(#arrow)"/>'
+        for ends, route in zip(edges, layout.routes, strict=True)
+    )
+    return layout, Markup(paths)  # noqa: S704 - ids are hashes
 
 
 def job_href(pipeline: str, job: str) -> str:
@@ -127,66 +135,48 @@ def _line(snapshot: PageSnapshot, ends: tuple[str, str], edges: Sequence[Edge]) 
     if lagging:
         worst = max(lagging, key=lambda edge: (edge.lag_seconds or 0.0, edge.lag_rows or 0))
         words.append(f"lag {seconds(worst.lag_seconds)}")
-        words.append(f"{short_number(worst.lag_rows or 0)} rows")
-    if any(edge.lost_batches for edge in edges):
-        words.append("rows lost")
-        tone = "alarm"
     if any(edge.blocks for edge in edges):
-        words.insert(0, "blocks the publisher")
-        tone = tone or "warn"
+        words.insert(0, "blocks")
+        tone = "warn"
+    if any(edge.lost_batches for edge in edges):
+        words.insert(0, "rows lost")
+        tone = "alarm"
     topic = snapshot.graph.topics.get(edges[0].topic)
     waits = topic is not None and topic.state is TopicState.BLOCKED and edges[0].kind is EdgeKind.PUBLISHES
-    return _Line(*ends, tuple(words[:3]), tone or ("warn" if waits else ""), live)
+    return _Line(*ends, tuple(words[:LINES]), tone or ("warn" if waits else ""), live)
 
 
-def _edge(line: _Line, path: str, label: tuple[float, float]) -> tuple[str, Markup]:
-    key = part_id("edge", line.start, line.end)
+def _edge(line: _Line, label: tuple[float, float]) -> tuple[str, Markup]:
+    """Return an edge; its path is drawn where the graph's paths are, so that it is not sent again with each number."""
+    key = _edge_id(line.start, line.end)
     classes = " ".join(filter(None, ("edge", line.tone, "" if line.live else "idle")))
     x, y = label
     high, wide = LINE * len(line.words), CHARACTER * max(map(len, line.words), default=0) + 6.0
     top = y - high / 2
-    ground = Markup('<rect class="edge-ground" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-    text = Markup('<text class="edge-words" x="{:.1f}" y="{:.1f}">{}</text>')
-    said = [ground.format(x - wide / 2, top, wide, high)] if line.words else []
-    said += [text.format(x, top + LINE * (place + 0.78), words) for place, words in enumerate(line.words)]
-    return key, Markup(
-        '<g id="{}" class="{}" data-start="{}" data-end="{}"><path d="{}" marker-end="url(#arrow)"/>{}</g>'
-    ).format(key, classes, part_id("node", line.start), part_id("node", line.end), path, Markup("").join(said))
+    said = f'<rect x="{x - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"/>' if line.words else ""
+    for place, words in enumerate(line.words):
+        said += f'<text x="{x:.1f}" y="{top + LINE * (place + 0.78):.1f}">{escape(words)}</text>'
+    return key, Markup(f'<g id="{key}" class="{classes}"><use href="#{key}-path"/>{said}</g>')  # noqa: S704 - escaped
 
 
-def _box(node: _Node, layout: Layout) -> tuple[str, Markup]:
-    key, box = part_id("node", node.key), layout.boxes[node.key]
+def _box(node: _Node, box: Box) -> tuple[str, Markup]:
+    key = part_id("node", node.key)
     round_ends = 8 if node.kind == "job" else round(box.height / 2)
     inset = 12 if node.kind == "job" else 18
-    second = " · ".join(filter(None, (node.mark.word, node.words)))
-    middle = box.height / 2
-    return key, Markup(
-        '<a id="{key}" class="node {kind} {tone}" href="{href}" data-name="{name}" transform="translate({x} {y})">'
-        "<title>{name}: {second}</title>"
-        '<rect width="{width}" height="{height}" rx="{round}"/>'
-        '<use href="#mark-{shape}" class="mark {tone}" x="{inset}" y="{mark_y}" width="12" height="12"/>'
-        '<text class="node-name" x="{text_x}" y="{name_y}">{shown}</text>'
-        '<text class="node-words" x="{text_x}" y="{words_y}">{second}</text></a>'
-    ).format(
-        key=key,
-        kind=node.kind,
-        tone=node.mark.tone,
-        href=node.href,
-        name=node.name,
-        x=f"{box.x:.1f}",
-        y=f"{box.y:.1f}",
-        width=f"{box.width:.1f}",
-        height=f"{box.height:.1f}",
-        round=round_ends,
-        shape=node.mark.shape,
-        inset=inset,
-        mark_y=f"{middle - 15.0:.1f}",
-        text_x=inset + 20,
-        name_y=f"{middle - 4.0:.1f}",
-        words_y=f"{middle + 13.0:.1f}",
-        shown=fitting(node.name),
-        second=second,
+    name, second = escape(node.name), escape(" · ".join(filter(None, (node.mark.word, node.words))))
+    middle, tone = box.height / 2, node.mark.tone
+    return key, Markup(  # noqa: S704 - escaped
+        f'<a id="{key}" class="node {node.kind} {tone}" href="{escape(node.href)}" data-name="{name}" '
+        f'transform="translate({box.x:.1f} {box.y:.1f})"><title>{name}: {second}</title>'
+        f'<rect width="{box.width:.1f}" height="{box.height:.1f}" rx="{round_ends}"/>'
+        f'<use href="#mark-{node.mark.shape}" class="mark {tone}" x="{inset}" y="{middle - 15.0:.1f}" width="12" '
+        f'height="12"/><text class="node-name" x="{inset + 20}" y="{middle - 4.0:.1f}">{escape(fitting(node.name))}'
+        f'</text><text x="{inset + 20}" y="{middle + 13.0:.1f}">{second}</text></a>'
     )
+
+
+def _edge_id(start: str, end: str) -> str:
+    return part_id("edge", start, end)
 
 
 def fitting(text: str, cells: int = CELLS) -> str:

@@ -49,7 +49,7 @@ def test_a_line_and_the_area_below_it() -> None:
     assert parts(svg) == [expected]
     assert parts(svg, "plot-area") == [[(xs[0], BOTTOM), *expected, (xs[-1], BOTTOM)]]
     assert texts(svg, "plot-tick") == ["0", "50", "100", "-0.7 min", "-0.5 min", "-0.3 min", "-0.2 min", "now"]
-    assert svg.get("viewBox") == "0 0 640 160"
+    assert svg.get("viewBox") == "0 0 460 150"
     assert svg.get("width") is None
 
 

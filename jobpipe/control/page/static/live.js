@@ -41,7 +41,8 @@ export function follow(made) {
       heard();
     });
     source.addEventListener("parts", event => {
-      for (const [id, html] of Object.entries(JSON.parse(event.data))) put(id, html, made);
+      putAll(Object.entries(JSON.parse(event.data)));
+      made(main);
       heard();
     });
     source.addEventListener("same", heard);
@@ -67,13 +68,17 @@ function replaceMain(page) {
   if (focused) document.getElementById(focused)?.focus({preventScroll: true});
 }
 
-function put(id, html, made) {
-  const old = document.getElementById(id);
-  if (!old) return;
-  if (isBusy(old)) {
-    held.set(id, html);
-    return;
+// What is asked of the page is asked before anything is changed: an answer in between would lay it out once for each.
+function putAll(parts) {
+  const found = parts.map(([id, html]) => [document.getElementById(id), id, html]).filter(([old]) => old);
+  const busy = selected(found.map(([old]) => old));
+  for (const [old, id, html] of found) {
+    if (busy.has(old)) held.set(id, html);
+    else put(old, id, html);
   }
+}
+
+function put(old, id, html) {
   held.delete(id);
   const box = old.parentElement;
   const atEnd = box.id === "log-box" && box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
@@ -82,17 +87,19 @@ function put(id, html, made) {
   const now = document.getElementById(id);
   if (focus) focusAt(now, focus);
   if (atEnd) box.scrollTop = box.scrollHeight;
-  made(now.parentElement);
 }
 
 // A person who selects text, to copy it, must not lose it.
-function isBusy(element) {
+function selected(elements) {
   const selection = getSelection();
-  return selection && !selection.isCollapsed && selection.containsNode(element, true);
+  if (!selection || selection.isCollapsed) return new Set();
+  return new Set(elements.filter(element => selection.containsNode(element, true)));
 }
 
 function release(made) {
-  for (const [id, html] of [...held]) put(id, html, made);
+  if (held.size === 0) return;
+  putAll([...held]);
+  made(main);
 }
 
 // Which of the things that can have the focus has it: the number among all of the part; -1: the part itself.
