@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from jobpipe.control.control_service import Control
@@ -49,6 +49,13 @@ class LiveUpdates:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return True
 
+    def leave(self) -> None:
+        """Give a place back."""
+        self._open -= 1
+        if not self._open and self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
     def end(self) -> None:
         """Let the streams end, within some seconds; does not wait."""
         self._closed = True
@@ -61,8 +68,8 @@ class LiveUpdates:
 
     async def stream(
         self, address: str, shape: str, caller: Caller, is_over: Callable[[], bool]
-    ) -> AsyncIterator[bytes]:
-        """Yield what a page's stream has; its place was taken.
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what a page's stream has; the caller has a place.
 
         Args:
             address: the path of the page, with its query.
@@ -70,18 +77,6 @@ class LiveUpdates:
             caller: whose browser it is.
             is_over: whether its connection has to end.
         """
-        try:
-            async for each in self._changes(address, shape, caller, is_over):
-                yield each
-        finally:
-            self._open -= 1
-            if not self._open and self._watcher is not None:
-                self._watcher.cancel()
-                self._watcher = None
-
-    async def _changes(
-        self, address: str, shape: str, caller: Caller, is_over: Callable[[], bool]
-    ) -> AsyncIterator[bytes]:
         loop, began = asyncio.get_running_loop(), time.monotonic()
         shown: dict[str, str] = {}
         told = began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -23,6 +24,7 @@ LOG_LINES = 300
 RUNS = 20
 EVENTS = 200
 MAX_ADDRESS = 2000
+MOST_RENDERED = 64  # pages that are kept for a moment
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,33 @@ class Pages:
     def __init__(self, control: Control, snapshots: PageSnapshots) -> None:
         self._control = control
         self._snapshots = snapshots
+        self._lock = threading.Lock()
+        self._rendered_of: PageSnapshot | None = None
+        self._rendered: dict[tuple[str, Right], RenderedPage] = {}  # of that snapshot
 
     def look_again(self) -> None:
         """Show what holds now from the next page on: something has happened."""
         self._snapshots.forget()
 
     def render(self, text: str, caller: Caller) -> RenderedPage:
-        """Return the page of an address; one that says what is wrong if there is none."""
+        """Return the page of an address; one that says what is wrong if there is none.
+
+        Those who look at the same page within a moment get the same.
+        """
         try:
+            snapshot = self._snapshots.newest()
+            with self._lock:
+                if self._rendered_of is not snapshot:
+                    self._rendered_of, self._rendered = snapshot, {}
+                known = self._rendered.get((text, caller.right))
+            if known is not None:
+                return known
             address = Address.of(text)
-            return self._find(address.path)(address, caller)
+            made = self._find(address.path)(address, caller)
+            with self._lock:
+                if self._rendered_of is snapshot and len(self._rendered) < MOST_RENDERED:
+                    self._rendered[text, caller.right] = made
+            return made
         except PipelineNotFound as error:
             return render_page("not_found.html", "Not found", 404, error=error)
         except JobpipeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NoReturn, TypeVar
@@ -163,8 +163,7 @@ class Api:
         if not self._live.take():
             return _problem(WaitTimeout("too many pages are open; close some"), 503)
         stream = self._live.stream(address, shape, caller, lambda: peer.is_due)
-        headers = {"x-accel-buffering": "no", "connection": "close"}
-        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
+        return _LiveResponse(self._live, stream)
 
     async def _in_thread(self, work: Callable[[], T], pool: ThreadPoolExecutor | None = None) -> T:
         if self._waiting >= WAITING:
@@ -179,6 +178,22 @@ class Api:
         if not self._streams.take():
             raise WaitTimeout("too many clients follow the server's events; stop one, or try again later")
         return _EventsResponse(self._streams, after)
+
+
+class _LiveResponse(StreamingResponse):
+    """A page's stream, which gives its place back however it ends."""
+
+    def __init__(self, live: LiveUpdates, stream: AsyncGenerator[bytes, None]) -> None:
+        headers = {"x-accel-buffering": "no", "connection": "close"}
+        super().__init__(stream, headers=headers, media_type="text/event-stream")
+        self._live, self._stream = live, stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._live.leave()
+            await self._stream.aclose()
 
 
 def _address(request: Request) -> str:

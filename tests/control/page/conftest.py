@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.control.page.kit import Shown
 from tests.control_api.conftest import control, limits, served, server_config  # noqa: F401 - fixtures
 from tests.control_api.kit import Served
-from tests.control.page.kit import Shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 from jobpipe.control.control_service import AttemptView, RunView
 from jobpipe.errors import ControlConflict, RegistryUnavailable
 from jobpipe.pipelines.model.job_states import JobState
-from tests.control_api.kit import SCHEDULE, Served
 from tests.control.page.kit import Shown, flights, job_status, put_pipeline, put_topics, topic
+from tests.control_api.kit import SCHEDULE, Served
 
 pytestmark = pytest.mark.processes
 

@@ -13,8 +13,8 @@ from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import StoreError, TopicAway
 from jobpipe.metrics.metric_samples import TopicsSnapshot
 from jobpipe.pipelines.model.job_states import JobState
-from tests.control_api.kit import SCHEDULE, MemoryControl
 from tests.control.page.kit import flights, job_status, put_pipeline, put_topics, topic
+from tests.control_api.kit import SCHEDULE, MemoryControl
 
 OPERATOR, VIEWER = Caller(Right.OPERATE), Caller(Right.VIEW)
 ADDRESSES = (
@@ -162,6 +162,15 @@ def test_many_who_look_ask_once(control: MemoryControl, snapshots: PageSnapshots
     ticks.now += 2.0
     snapshots.newest()
     assert [call[0] for call in control.calls].count("topics_snapshot") == 2
+
+
+def test_many_who_look_at_one_page_get_the_same(pages: Pages, snapshots: PageSnapshots) -> None:
+    """But not with another right, and not when something has happened."""
+    page = pages.render("/ui/jobs", OPERATOR)
+    assert pages.render("/ui/jobs", OPERATOR) is page
+    assert pages.render("/ui/jobs", VIEWER).main != page.main
+    pages.look_again()
+    assert pages.render("/ui/jobs", OPERATOR) is not page
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from urllib.parse import urlencode
 
 import pytest
 
+from jobpipe.control.page.live_updates import MOST
 from jobpipe.control.rest.auth_middleware import HEADERS
 from jobpipe.errors import NotAuthorized
-from tests.control_api.kit import Reply, Served
 from tests.control.page.kit import flights
+from tests.control_api.kit import DEADLINE, Reply, Served, until
 
 HTML = {"Accept": "text/html"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -158,3 +160,28 @@ def test_pages_and_files_are_as_closed_as_all_replies(served: Served) -> None:
         reply = _get(served, f"/ui/static/{name}", Cookie=cookie)
         assert reply.status in (401, 404), name
         assert b"import" not in reply.body
+
+
+def test_streams_that_are_left_make_room(served: Served) -> None:
+    """However early a browser leaves; while all places are taken, the next one is told."""
+    flights(served.control)
+    cookie = _signed_in(served)
+    port = int(served.host.rpartition(":")[2])
+    request = f"GET /ui/live?address=/&shape=x HTTP/1.1\r\nHost: {served.host}\r\nCookie: {cookie}\r\n\r\n".encode()
+    streams = []
+    for _ in range(MOST):
+        streams.append(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE))
+        streams[-1].sendall(request)
+        assert streams[-1].recv(15).startswith(b"HTTP/1.1 200")
+    refused = _get(served, "/ui/live?address=/&shape=x", Cookie=cookie)
+    assert refused.status == 503
+    assert refused.json["detail"] == "too many pages are open; close some"
+    for each in streams:
+        each.close()
+
+    def is_let_in() -> bool:
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as stream:
+            stream.sendall(request)
+            return stream.recv(15).startswith(b"HTTP/1.1 200")
+
+    until(is_let_in)
