@@ -160,7 +160,7 @@ COMPILE = $(VENV)/tools/bin/uv pip compile --quiet --universal --python-version 
 lock: $(VENV)/.tools
 	$(COMPILE) pyproject.toml -o requirements/plain.txt
 	$(COMPILE) --extra spark pyproject.toml -o requirements/runtime.txt
-	$(COMPILE) --extra spark --extra demo pyproject.toml -o requirements/demo.txt
+	$(COMPILE) --extra spark --extra server --extra demo pyproject.toml -o requirements/demo.txt
 	$(COMPILE) --extra spark --extra bench pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --extra spark --extra demo --extra dev pyproject.toml -o requirements/dev.txt
 	for version in $(OTHER_SPARKS); do \

@@ -25,6 +25,9 @@ import yaml
 from check import AUDIT, BROKEN, Fact, all_facts, show
 from prepare import flights_zip, split
 
+from jobpipe.config import load
+from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
+from jobpipe.errors import JobpipeError
 from jobpipe.plural import counted
 from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
@@ -35,6 +38,7 @@ CONFIG = "jobpipe.yaml"
 MARK = "JOBPIPE_DEMO"  # environment variable that all processes of the jobs inherit, with the folder as the value
 FOREIGN = ("JOBPIPE_CONFIG", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")  # would lead away from this demo
 TIMEOUT = "600"
+SERVER_SECONDS = 30.0  # until the control server serves its page
 COORDINATOR_SECONDS = 30.0  # from the end of the last job to the end of the last coordinator
 GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
 
@@ -85,27 +89,62 @@ def end(processes: list[psutil.Process]) -> None:
         _, processes = psutil.wait_procs(processes, timeout=GRACE_SECONDS)
 
 
-def run_jobs(work: Path) -> int:
-    """Run the pipeline in its folder until its jobs and their coordinators have ended; return its exit code."""
+def own_environment(work: Path) -> dict[str, str]:
+    """Return the environment of all that the demo starts."""
     ours = {
         name: value
         for name, value in os.environ.items()
         if name not in FOREIGN and not name.upper().startswith("JOBPIPE__")
     }
     pythons = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
-    environment = {**ours, **pythons, "SPARK_LOCAL_IP": "127.0.0.1", MARK: str(work)}
+    return {**ours, **pythons, "SPARK_LOCAL_IP": "127.0.0.1", MARK: str(work)}
+
+
+@contextmanager
+def control_server(work: Path) -> Iterator[str]:
+    """Run a control server, for its page alone; yield where a browser sees it, or why it does not."""
+    command = [sys.executable, "-m", "jobpipe.cli.main", "--config", work / CONFIG, "server", "--detached"]
+    with (work / "server.out").open("w") as out:
+        server = subprocess.Popen(command, env=own_environment(work), stdout=out, stderr=out)
+    try:
+        yield page_address(work, server)
+    finally:
+        end([psutil.Process(server.pid)] if server.poll() is None else [])
+        server.wait()
+
+
+def page_address(work: Path, server: subprocess.Popen[bytes]) -> str:
+    """Return the address of the page once it is served, for the first browser that opens it."""
+    config = load(work / CONFIG, environ={})
+    until = time.monotonic() + SERVER_SECONDS
+    while server.poll() is None and time.monotonic() < until:
+        try:
+            if (address := ServerAddress.local(config)) is not None:
+                return f"{address.url}{ControlClient(address).sign_in_code().path}"
+        except JobpipeError:  # it comes just now
+            pass
+        time.sleep(0.1)
+    return f"none: the control server does not serve it; {work / 'server.out'} says why"
+
+
+def run_jobs(work: Path) -> int:
+    """Run the pipeline in its folder until its jobs and their coordinators have ended; return its exit code."""
     command = [JOBPIPE, "--config", work / CONFIG, "pipeline", "run", PIPELINE, "--set", f"work={work}"]
-    jobs = subprocess.Popen([*command, "--timeout", TIMEOUT], env=environment)
+    jobs = subprocess.Popen([*command, "--timeout", TIMEOUT], env=own_environment(work))
     try:
         code = jobs.wait()
     except KeyboardInterrupt:
         jobs.terminate()
         jobs.wait()  # each job ends after its micro-batch, or, after a second Ctrl-C, at once
         raise
-    until = time.monotonic() + COORDINATOR_SECONDS
-    while code == 0 and running(work) and time.monotonic() < until:  # what is left then is a fact
-        time.sleep(0.2)
     return code
+
+
+def wait_ended(work: Path) -> None:
+    """Wait for the coordinators to end, for a while; what is left then is a fact."""
+    until = time.monotonic() + COORDINATOR_SECONDS
+    while running(work) and time.monotonic() < until:
+        time.sleep(0.2)
 
 
 def run(work: Path, files: int) -> int:
@@ -115,9 +154,13 @@ def run(work: Path, files: int) -> int:
     try:
         split(flights_zip(), work / "input", files, BROKEN)
         zookeeper.ensure()
-        if code := run_jobs(work):
+        with control_server(work) as page:
+            print(f"See the jobs move, in a browser: {page}", flush=True)
+            code = run_jobs(work)
+        if code:
             print(f"the logs are in {work / 'home' / 'logs'}")
             return code
+        wait_ended(work)
         facts = all_facts(work, work / "home" / "spool")
         facts.append(Fact("jobs and coordinators left running", 0, len(running(work))))
     finally:

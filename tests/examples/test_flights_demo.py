@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ sys.path.insert(0, sys.argv.pop(1))
 import run
 run.JOBPIPE = sys.argv.pop(1)
 run.COORDINATOR_SECONDS = 1.0
+run.page_address = lambda *_: "none"
 run.all_facts = lambda *_: [run.Fact("a wrong one", 1, 2)]
 sys.exit(run.main())
 """
@@ -186,5 +188,6 @@ def test_the_demo(tmp_path: Path) -> None:
         assert fact in done.stdout
     assert " NO " not in done.stdout
     assert f"All 15 facts hold. The report of the job `report` is {work / 'report.csv'}." in done.stdout
+    assert re.search(r"in a browser: http://127\.0\.0\.1:\d+/ui/sign-in\?code=\S+\n", done.stdout)
     assert (work / "report.csv").exists()
     assert_nothing_is_left(work)

@@ -10,10 +10,11 @@ from typing import Literal
 from markupsafe import Markup
 
 from jobpipe.control.history.history import History
-from jobpipe.control.history.series import SeriesKey
+from jobpipe.control.history.series import Line, SeriesKey
 from jobpipe.control.page.line_plot import line_plot
 from jobpipe.control.page.plot_scales import Unit
 
+LEAST = 60  # slots of a plot: ten minutes, or two hours of a day
 MOST = 12  # subscriptions of a topic that are plotted
 STEP_SECONDS = 10.0  # a plot changes no more often
 
@@ -69,5 +70,12 @@ def topic_plots(history: History, of: PlotRange, topic: str, subscriptions: Iter
 
 
 def _plot(history: History, of: PlotRange, caption: str, key: SeriesKey, unit: Unit) -> Plot:
-    line = history.line(key, of.hours)
+    line = cut(history.line(key, of.hours))
     return Plot(caption, Markup(line_plot(line, unit=unit, title=caption, now=of.now)))  # noqa: S704 - it escapes
+
+
+def cut(line: Line) -> Line:
+    """Return a line without the time before anything was known, of which it keeps what makes :data:`LEAST` slots."""
+    known = [place for place, value in enumerate(line.values) if value is not None]
+    first = min(known[0] if known else len(line.values), max(0, len(line.values) - LEAST))
+    return Line(line.start + first * line.step, line.step, line.values[first:])
