@@ -88,11 +88,11 @@ class MemoryControl(Control):
     """Jobs are RUNNING as soon as they are wanted, unless the test says otherwise by ``state_of``."""
 
     store = property(lambda self: self._store)
-    history = property(lambda self: self._history)
+    history = property(lambda self: self.past)
 
     def __init__(self) -> None:
         self._store = Store(None, time.time)
-        self._history = History(time.time)
+        self.past = History(time.time)
         self.submissions: dict[str, Submission] = {}
         self.statuses: dict[str, PipelineStatus] = {}
         self.run_views: dict[str, RunView] = {}

@@ -16,9 +16,9 @@ from tests.control_api.kit import Served
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests of a process."""
+    """One browser for the tests of a module: while it runs, so does an event loop of playwright in this thread."""
     if CHROMIUM is None:
         pytest.skip("no chromium is installed: apt-get install chromium")
     with sync_playwright() as playwright:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,23 @@ def topic(
     publisher: str,
     readers: Mapping[str, tuple[int, float]],
     *,
+    absent: Collection[str] = (),
     rows: int = 0,
     at: float = 0.0,
     **given: Any,
 ) -> TopicStatus:
-    """Return the status of a topic; readers by their subscriptions, with their lags in rows and seconds."""
+    """Return the status of a topic; readers by their subscriptions, with their lags in rows and seconds.
+
+    Each has acknowledged one batch for each row, so that its position moves; those in ``absent`` do not run.
+    """
     lines = tuple(
         replace(
-            subscription_status(reader, position=1, application=application(reader)),
+            subscription_status(
+                reader,
+                position=rows,
+                application=application(reader),
+                state="absent" if reader in absent else "connected",
+            ),
             lag=Lag(1, late[0], 0, late[1]),
         )
         for reader, late in readers.items()

@@ -22,12 +22,22 @@ export function find() {
   find.last = wanted;
 }
 
-export function zoom() {
-  const put = fits => {
-    document.getElementById("graph")?.classList.toggle("fits", fits);
-    document.getElementById("zoom")?.setAttribute("aria-pressed", String(fits));
-  };
-  document.addEventListener("click", event => {
-    if (event.target.id === "zoom") put(event.target.getAttribute("aria-pressed") !== "true");
-  });
+// The whole graph is shown at once unless its names could not be read then, or a person wants it otherwise.
+const SMALLEST = 0.6;
+let wanted = null;
+
+export function fit() {
+  const graph = document.getElementById("graph");
+  const svg = graph?.querySelector("svg");
+  if (!svg) return;
+  const scale = graph.clientWidth / svg.viewBox.baseVal.width;
+  const fits = wanted ?? (scale < 1 && scale >= SMALLEST);
+  graph.classList.toggle("fits", fits && scale < 1);
+  document.getElementById("zoom")?.setAttribute("aria-pressed", String(fits));
 }
+
+document.addEventListener("click", event => {
+  if (event.target.id !== "zoom") return;
+  wanted = event.target.getAttribute("aria-pressed") !== "true";
+  fit();
+});

@@ -2,19 +2,20 @@
 import {follow} from "./live.js";
 import {ask} from "./actions.js";
 import {localTimes} from "./local_times.js";
-import {find, zoom} from "./graph.js";
+import {find, fit} from "./graph.js";
 
 function made(root) {
   localTimes(root);
   find();
+  fit();
 }
 
 made(document);
 const log = document.getElementById("log-box");
 if (log) log.scrollTop = log.scrollHeight;
-zoom();
 follow(made);
 
+addEventListener("resize", fit);
 document.addEventListener("click", event => {
   const button = event.target.closest("button[data-path]");
   if (button) ask(button);
