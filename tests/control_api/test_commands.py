@@ -544,10 +544,14 @@ def test_a_start_that_failed_says_why_first(tmp_path: Path) -> None:
 def test_the_server_says_where_its_token_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And never what it is, on a terminal neither: there is no page that it opens."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    """And never what it is. The code for a browser is for a terminal, and not for a log that others may read."""
     state = SimpleNamespace(url="http://127.0.0.1:8998", token=Path("/home/anna/.jobpipe/server/token"))
-    _print_address(SimpleNamespace(state=state, address="http://127.0.0.1:8998/?token=abc"))  # type: ignore[arg-type]
+    server = SimpleNamespace(state=state, sign_in_path=lambda: "/ui/sign-in?code=abc")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    _print_address(server)  # type: ignore[arg-type]
     told = capsys.readouterr().out
     assert told.startswith("control server at http://127.0.0.1:8998; its token is in /home/anna/.jobpipe/server/token;")
     assert "abc" not in told
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _print_address(server)  # type: ignore[arg-type]
+    assert "http://127.0.0.1:8998/ui/sign-in?code=abc\n" in capsys.readouterr().out

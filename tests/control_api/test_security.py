@@ -145,7 +145,8 @@ def test_markup_in_names_stays_text(served: Served) -> None:
 
 def test_view_looks_and_does_not_operate(served: Served) -> None:
     """403 for each change, before the core is asked; and no plug-in is run."""
-    assert {route.right for route in ROUTES if route.method not in SAFE} == {Right.OPERATE}
+    changing = [route for route in ROUTES if route.method not in SAFE and route.name != "make-sign-in-code"]
+    assert {route.right for route in changing} == {Right.OPERATE}
     viewer = served.viewer
     served.control.submit(served.submission())
     assert viewer.index().right == "view"

@@ -18,7 +18,7 @@ MOST = 64  # streams
 RENDERERS = 2  # threads that make pages for all of them
 TICK_SECONDS = 2.0  # between two looks, if no event comes in between
 SHORTEST_SECONDS = 0.25  # between two looks, however many events come
-QUIET_SECONDS = 5.0  # then a browser is told that what it shows still holds
+QUIET_SECONDS = 5.0  # then a browser gets to know that what it shows still holds
 AGE_SECONDS = 15 * 60.0  # then it connects again, and its right is looked at again
 WATCH_SECONDS = 1.0  # how long a thread waits for an event
 

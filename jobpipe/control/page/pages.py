@@ -11,7 +11,7 @@ from jobpipe.control.control_service import Control, JobStatus, PipelineStatus, 
 from jobpipe.control.page.graph_drawing import application_href, graph_picture, job_href, topic_href
 from jobpipe.control.page.marks import Mark, interval_mark, job_mark, link_mark, run_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
-from jobpipe.control.page.plotted_history import PlotRange, job_plots, topic_plots
+from jobpipe.control.page.plots.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
 from jobpipe.control.page.troubles import troubles
 from jobpipe.control.permissions import Caller, Right
@@ -53,7 +53,7 @@ class Address:
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job in a list: its mark, what it reads and publishes, and how far it is behind at most."""
+    """A job in a list: its mark, and what it reads and publishes."""
 
     job: JobStatus
     mark: Mark
@@ -69,7 +69,7 @@ class JobLine:
 
     @property
     def lag_seconds(self) -> float | None:
-        """How far it is behind, where it is most."""
+        """The greatest lag of its subscriptions."""
         return max((edge.lag_seconds for edge in self.reads if edge.lag_seconds is not None), default=None)
 
     @property
@@ -338,7 +338,7 @@ def job_actions(job: JobStatus) -> tuple[PageAction, ...]:
         found.append(PageAction("Resume", "PUT", f"{path}/resume", said))
     if job.state is JobState.LOST:
         said = (
-            f"A new run of {name} starts although nobody can tell whether the old one has ended. Do it only if you "
+            f"A new run of {name} starts although it is not known whether the old one has ended. Do it only if you "
             "know that its processes are gone, for instance because its host was switched off."
         )
         found.append(PageAction("Restart a lost job", "POST", f"{path}/restart?force", said, True))

@@ -13,7 +13,7 @@ from jobpipe.graph.namespace_graph import TopicState
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted
 
-LAG_SECONDS = 300.0  # from which on a reader that is behind is named: the default of lag-time in alerts
+LAG_SECONDS = 300.0  # from which on a lag is named: the default of lag-time in alerts
 _WORSE = {"alarm": 0, "warn": 1, "good": 2, "": 3}
 
 
@@ -60,5 +60,5 @@ def _of_topics(snapshot: PageSnapshot) -> Iterator[Trouble]:
             said = f"{counted(edge.lost_batches, 'batch')} were removed before {edge.name} had read them"
             yield Trouble(Mark("cross", "rows lost", "alarm"), edge.topic, topic_href(edge.topic), said)
         elif (edge.lag_seconds or 0.0) >= LAG_SECONDS:
-            said = f"{edge.name} is {seconds(edge.lag_seconds)} behind, by {counted(edge.lag_rows or 0, 'row')}"
-            yield Trouble(Mark("half", "behind", "warn"), edge.topic, topic_href(edge.topic), said)
+            said = f"{edge.name} lags by {seconds(edge.lag_seconds)}, {counted(edge.lag_rows or 0, 'row')}"
+            yield Trouble(Mark("half", "lagging", "warn"), edge.topic, topic_href(edge.topic), said)

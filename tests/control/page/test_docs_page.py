@@ -21,6 +21,12 @@ def test_open_it(served: Served) -> None:
     assert "set-cookie" in first.headers
 
 
+def test_it_says_what_a_cookie_is_not_safe_from() -> None:
+    """A row of SECURITY.md that nothing prevents."""
+    text = " ".join((ROOT / "docs" / "page.md").read_text().split())
+    assert "**Browsers send a cookie to all ports of a host.**" in text
+
+
 def test_its_pictures_are_there() -> None:
     text = (ROOT / "docs" / "page.md").read_text()
     pictures = re.findall(r"!\[[^]]+\]\((images/[\w-]+\.png)\)", text)

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from jobpipe.control.history.series import Line
-from jobpipe.control.page import line_plot as module
-from jobpipe.control.page.line_plot import BOTTOM, LEFT, RIGHT, TOP, line_plot
-from jobpipe.control.page.plot_scales import Unit
+from jobpipe.control.page.plots import line_plot as module
+from jobpipe.control.page.plots.line_plot import BOTTOM, LEFT, RIGHT, TOP, line_plot
+from jobpipe.control.page.plots.plot_scales import Unit
 
 NOW = 1.8e9
 

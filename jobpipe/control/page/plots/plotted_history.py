@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from jobpipe.control.history.history import History
 from jobpipe.control.history.series import Line, SeriesKey
-from jobpipe.control.page.line_plot import line_plot
-from jobpipe.control.page.plot_scales import Unit
+from jobpipe.control.page.plots.line_plot import line_plot
+from jobpipe.control.page.plots.plot_scales import Unit
 
 LEAST = 60  # slots of a plot: ten minutes, or two hours of a day
 MOST = 12  # subscriptions of a topic that are plotted
@@ -59,12 +59,12 @@ def job_plots(history: History, of: PlotRange, pipeline: str, job: str) -> Plots
 
 
 def topic_plots(history: History, of: PlotRange, topic: str, subscriptions: Iterable[str]) -> Plots:
-    """Return how fast a topic was published, and how far its subscriptions were behind, in time and in rows."""
+    """Return how fast a topic was published, and the lags of its subscriptions, in time and in rows."""
     names = sorted(subscriptions)
     wanted = [("published, rows a second", SeriesKey.published(topic), Unit.ROWS_PER_SECOND)]
     for name in names[:MOST]:
-        wanted.append((f"{name} behind, in time", SeriesKey.lag_seconds(topic, name), Unit.SECONDS))
-        wanted.append((f"{name} behind, in rows", SeriesKey.lag_rows(topic, name), Unit.ROWS))
+        wanted.append((f"{name}: lag", SeriesKey.lag_seconds(topic, name), Unit.SECONDS))
+        wanted.append((f"{name}: lag in rows", SeriesKey.lag_rows(topic, name), Unit.ROWS))
     plots = tuple(_plot(history, of, *each) for each in wanted)
     return Plots(of.hours, plots, max(0, len(names) - MOST))
 

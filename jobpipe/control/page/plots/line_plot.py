@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from html import escape
 
 from jobpipe.control.history.series import Line
-from jobpipe.control.page.plot_scales import Unit, ago_text, tick_text, time_ticks, value_text, value_ticks
+from jobpipe.control.page.plots.plot_scales import Unit, ago_text, tick_text, time_ticks, value_text, value_ticks
 
 WIDTH, HEIGHT = 460.0, 150.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 450.0, 34.0, 128.0  # of the area that has the line

@@ -6,7 +6,7 @@ import pytest
 
 from jobpipe.control.history.history import History
 from jobpipe.control.history.series import Line, SeriesKey
-from jobpipe.control.page.plotted_history import LEAST, MOST, PlotRange, cut, job_plots, topic_plots
+from jobpipe.control.page.plots.plotted_history import LEAST, MOST, PlotRange, cut, job_plots, topic_plots
 
 NOW = 1_000_000.0
 
@@ -37,7 +37,7 @@ def test_subscriptions_are_plotted_by_name_up_to_a_bound() -> None:
     names = [f"s{number:02}" for number in reversed(range(MOST + 3))]
     found = topic_plots(history, PlotRange.of({}, NOW), "flights", names)
     assert len(found.plots) == 1 + 2 * MOST
-    assert found.plots[1].caption == "s00 behind, in time"
+    assert found.plots[1].caption == "s00: lag"
     assert found.left_out == 3
 
 

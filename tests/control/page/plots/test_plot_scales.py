@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jobpipe.control.page.plot_scales import Unit, ago_text, tick_text, time_ticks, value_text, value_ticks
+from jobpipe.control.page.plots.plot_scales import Unit, ago_text, tick_text, time_ticks, value_text, value_ticks
 
 
 @pytest.mark.parametrize(
