@@ -8,6 +8,7 @@ from pathlib import Path
 
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_CHARACTERS = 4096  # of a line
+FAILED_BECAUSE = "jobpipe: failed: "  # begins the line in which an attempt says why it failed
 
 
 def log_lines(log: Path, count: int) -> tuple[str, ...]:

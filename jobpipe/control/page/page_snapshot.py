@@ -141,6 +141,7 @@ class PageSnapshots:
 
 def with_jobs(graph: NamespaceGraph, pipelines: tuple[PipelineStatus, ...]) -> NamespaceGraph:
     """Return the graph with all jobs of the pipelines and their topics, also those that no process is connected to."""
+    graph = _without_twins(graph, pipelines)
     applications, topics, edges = dict(graph.applications), dict(graph.topics), list(graph.edges)
     there = {(edge.application, edge.topic, edge.kind is EdgeKind.PUBLISHES) for edge in graph.edges}
     for pipeline in pipelines:
@@ -159,4 +160,25 @@ def with_jobs(graph: NamespaceGraph, pipelines: tuple[PipelineStatus, ...]) -> N
         applications=dict(sorted(applications.items(), key=lambda item: (item[1].name, item[0]))),
         topics=dict(sorted(topics.items())),
         edges=tuple(sorted(edges, key=lambda edge: (edge.topic, edge.kind, edge.name))),
+    )
+
+
+def _without_twins(graph: NamespaceGraph, pipelines: tuple[PipelineStatus, ...]) -> NamespaceGraph:
+    """Return the graph with holds and subscriptions that only the name of a job tells whose they are as the job's."""
+    jobs = {f"{job.pipeline}.{job.name}": f"job {job.pipeline}/{job.name}" for each in pipelines for job in each.jobs}
+    keys = {
+        key: job
+        for key, node in graph.applications.items()
+        if not node.id and (job := jobs.get(node.name) or jobs.get(node.name.rpartition(".")[0])) not in (None, key)
+    }
+    if not keys:
+        return graph
+    return replace(
+        graph,
+        applications={key: node for key, node in graph.applications.items() if key not in keys},
+        edges=tuple(replace(edge, application=keys.get(edge.application, edge.application)) for edge in graph.edges),
+        blocks=tuple(
+            replace(each, blocked=keys.get(each.blocked, each.blocked), by=keys.get(each.by, each.by))
+            for each in graph.blocks
+        ),
     )

@@ -17,6 +17,7 @@ from jobpipe.control.page.troubles import troubles
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import JobpipeError, PipelineNotFound, short_repr
 from jobpipe.graph.namespace_graph import ApplicationNode, Edge, EdgeKind, TopicNode
+from jobpipe.jobs.log_file_tail import FAILED_BECAUSE
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.pipelines.model.job_states import ENDED, JobState
 
@@ -201,6 +202,7 @@ class Pages:
             self._control.pipeline(pipeline)
             raise PipelineNotFound(f"pipeline {pipeline} has no job {short_repr(name)}", job=name[:100])
         runs = self._control.runs(pipeline, name, limit=RUNS)
+        log = self._control.log(pipeline, name, lines=LOG_LINES)
         key = f"job {pipeline}/{name}"
         return render_page(
             "job.html",
@@ -209,14 +211,14 @@ class Pages:
             line=_job_line(snapshot, job),
             job=job,
             runs=[(run, run_mark(run.state), _attempts(run)) for run in runs],
-            error=_error_of(job, runs),
+            error=_error_of(job, runs, log),
             blocked_by=[each for each in snapshot.graph.blocks if each.blocked == key],
             blocks=[each for each in snapshot.graph.blocks if each.by == key],
             hrefs={each: _application_href(snapshot, each) for each in _named(snapshot, key)},
             labels=snapshot.graph.labels,
             topic_href=topic_href,
             plots=job_plots(self._control.history, PlotRange.of(address.query, snapshot.at), pipeline, name),
-            log=self._control.log(pipeline, name, lines=LOG_LINES),
+            log=log,
             actions=job_actions(job) if caller.right.includes(Right.OPERATE) else (),
             may_operate=caller.right.includes(Right.OPERATE),
         )
@@ -399,11 +401,19 @@ def _attempts(run: RunView) -> list[tuple[object, Mark]]:
     return [(attempt, run_mark(attempt.state)) for attempt in reversed(run.attempts)]
 
 
-def _error_of(job: JobStatus, runs: Sequence[RunView]) -> str:
-    """Return why a job does not run, in its own words; "" if it does, or a person stopped it."""
+def _error_of(job: JobStatus, runs: Sequence[RunView], log: Sequence[str]) -> str:
+    """Return why a job does not run, in its own words; "" if it does, or a person stopped it.
+
+    What the server stores has no values of rows. The last words of an attempt are in its log, which is shown anyway.
+    """
     if job.state not in (JobState.FAILED, JobState.LOST, JobState.RESTARTING, JobState.BLOCKED):
         return ""
     attempts = runs[0].attempts if runs else ()
     last = next((each for each in reversed(attempts) if each.detail or each.error), None)
     cause = "" if last is None else last.detail or last.error
-    return job.detail if cause in job.detail else "\n".join(filter(None, (job.detail, cause)))
+    said = [job.detail, "" if cause in job.detail else cause]
+    if job.state in (JobState.FAILED, JobState.RESTARTING):
+        said.append(
+            next((line.removeprefix(FAILED_BECAUSE) for line in reversed(log) if line.startswith(FAILED_BECAUSE)), "")
+        )
+    return "\n".join(filter(None, said))

@@ -21,6 +21,7 @@ from jobpipe.config import Config, load
 from jobpipe.config.job_secrets import export
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
+from jobpipe.jobs.log_file_tail import FAILED_BECAUSE
 from jobpipe.jobs.runner.checkpoint_fence import Fence
 from jobpipe.jobs.runner.driver_environment import prepare_environment
 from jobpipe.jobs.runner.driver_jvm import DriverJvm
@@ -313,11 +314,11 @@ def _end_record(snapshot: Snapshot, done: WorkloadOutcome) -> EndRecord:
 
 def _log_outcome(done: WorkloadOutcome, stop: StopRequest) -> None:
     if done.error:
-        text = f"failed: {done.cause}"
+        text = f"{FAILED_BECAUSE}{done.cause}"
     elif done.stopped:
-        text = f"stopped: {stop.why}"
+        text = f"jobpipe: stopped: {stop.why}"
     else:
-        text = "finished"
+        text = "jobpipe: finished"
     with contextlib.suppress(OSError):  # the registry gets it even without a log
-        sys.stderr.write(f"jobpipe: {text}\n")
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

@@ -11,7 +11,9 @@ from jobpipe.control.page.page_snapshot import OLDEST_SECONDS, RATE_SECONDS, Pag
 from jobpipe.control.page.pages import Pages, job_actions
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import StoreError, TopicAway
+from jobpipe.graph.namespace_graph import EdgeKind
 from jobpipe.metrics.metric_samples import TopicsSnapshot
+from jobpipe.operations.admin_operations import HoldReply
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.page.kit import flights, job_status, put_pipeline, put_topics, topic
 from tests.control_api.kit import SCHEDULE, MemoryControl
@@ -198,3 +200,36 @@ def test_a_viewer_gets_no_actions(pages: Pages) -> None:
     for address in ADDRESSES:
         assert "data-path" not in pages.render(address, VIEWER).main
     assert "data-path" in pages.render("/ui/jobs/flights/report", OPERATOR).main
+
+
+def test_a_hold_of_a_job_is_not_a_box_of_its_own(control: MemoryControl, snapshots: PageSnapshots) -> None:
+    """The schedule keeps it while the job does not run, so that no process says whose it is; a view's name counts."""
+    put_pipeline(control, job_status("report", reads=("flights",), scheduled=True))
+    held = topic(
+        "flights",
+        "importer",
+        {},
+        holds=tuple(
+            HoldReply(name, "o", 0, 60.0, 1.0, 0) for name in ("flights.report", "flights.report.days", "others")
+        ),
+    )
+    put_topics(control, held)
+    graph = snapshots.newest().graph
+    assert list(graph.applications) == ["job flights/report", "application id-importer", "subscription others"]
+    found = sorted((edge.application, edge.name) for edge in graph.edges if edge.kind is EdgeKind.HOLDS)
+    assert found == [
+        ("job flights/report", "flights.report"),
+        ("job flights/report", "flights.report.days"),
+        ("subscription others", "others"),
+    ]
+
+
+def test_a_job_that_failed_says_why_in_its_own_words(pages: Pages, control: MemoryControl) -> None:
+    """From the log; what the server stores has no values of rows. One that runs says nothing of the kind."""
+    control.lines = ("jobpipe: failed: ValueError: an old one", "jobpipe: failed: ValueError: row 17", "bye")
+    put_pipeline(control, job_status("report", state=JobState.FAILED, detail="ValueError (topic flights, offset 3)"))
+    main = pages.render("/ui/jobs/flights/report", OPERATOR).main
+    assert re.search(r'role="alert">ValueError \(topic flights, offset 3\)\nValueError: row 17</pre>', main)
+    put_pipeline(control, job_status("report"))
+    pages.look_again()
+    assert 'class="error"' not in pages.render("/ui/jobs/flights/report", OPERATOR).main
