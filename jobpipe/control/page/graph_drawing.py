@@ -21,7 +21,7 @@ TOPIC = Size(200.0, 44.0)
 LABEL = 112.0  # width of what stands on an edge
 LINES = 2  # of what stands on an edge
 LINE, CHARACTER = 13.0, 6.7  # of that: the height of a line, the width of most characters
-CELLS = 22  # of a name: a wide character takes two
+CELLS = 21  # of a name: a wide character takes two
 _DANGER = {"alarm": 2, "warn": 1}
 
 
@@ -101,7 +101,8 @@ def _nodes(snapshot: PageSnapshot) -> Mapping[str, _Node]:
         else:
             mark, href = job_mark(job), job_href(job.pipeline, job.name)
             words = "" if job.rows is None else f"{short_number(job.rows)} rows"
-        found[key] = _Node(key, "job", snapshot.graph.labels[key], href, mark, words)
+        name = f"bounded read {key[6:12]}" if key.startswith("lease ") else snapshot.graph.labels[key]
+        found[key] = _Node(key, "job", name, href, mark, words)
     for topic in snapshot.graph.topics.values():
         key = f"topic {topic.name}"
         found[key] = _Node(key, "topic", topic.name, topic_href(topic.name), topic_mark(topic.state), _words(topic))
