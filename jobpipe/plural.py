@@ -1,4 +1,4 @@
-"""Numbers with what they count, for people."""
+"""Numbers with what they count, and spans of time, for people."""
 
 from __future__ import annotations
 
@@ -11,3 +11,13 @@ def counted(number: int, thing: str) -> str:
     """
     ending = "" if number == 1 else "es" if thing.endswith("ch") else "s"
     return f"{number:,} {thing}{ending}"
+
+
+def seconds(number: float | None) -> str | None:
+    """Return a span of time in the unit that fits, such as ``2.5 s`` or ``3.1 h``."""
+    if number is None:
+        return None
+    for limit, divisor, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if number < limit:
+            return f"{number / divisor:.1f} {unit}"
+    return f"{number / 86_400:.1f} d"

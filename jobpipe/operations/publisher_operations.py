@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -474,3 +474,12 @@ class CloseRequest(RequestFor[CloseReply], op="close"):
     """The publisher is done; ``final``: no other comes after it."""
 
     final: Flag
+
+
+def marked_rows(ask: Callable[[RedrivenRequest], RedrivenReply], rows: Sequence[SourceRow]) -> set[SourceRow]:
+    """Return those of some rows that are marked; ``ask`` returns the reply to a request."""
+    found: set[SourceRow] = set()
+    for start in range(0, len(rows), MARKS):
+        asked = tuple(map(RedrivenRow.of, rows[start : start + MARKS]))
+        found.update(row.source for row in ask(RedrivenRequest(asked)).rows)
+    return found

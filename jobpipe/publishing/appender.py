@@ -30,15 +30,14 @@ from jobpipe.operations.publisher_operations import (
     NO_ROOM,
     BeginReply,
     BeginRequest,
-    RedrivenReply,
-    RedrivenRequest,
     RedrivenRow,
     Schema,
     SealRequest,
+    marked_rows,
 )
 from jobpipe.operations.reader_operations import SchemaReply, SchemaRequest
 from jobpipe.publishing.publisher_messages import WaitLogger, spool_full
-from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
+from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.spool.partition_writer import PartitionedWriter
 from jobpipe.store.spool.segment import SegmentFile
 from jobpipe.store.spool.segment_index import SegmentInfo
@@ -270,12 +269,3 @@ class Appender:
         if link is not None:
             with contextlib.suppress(*RETRYABLE):
                 link.close()
-
-
-def marked_rows(ask: Callable[[RedrivenRequest], RedrivenReply], rows: Sequence[SourceRow]) -> set[SourceRow]:
-    """Return those of some rows that are marked; ``ask`` returns the reply to a request."""
-    found: set[SourceRow] = set()
-    for start in range(0, len(rows), MARKS):
-        asked = tuple(map(RedrivenRow.of, rows[start : start + MARKS]))
-        found.update(row.source for row in ask(RedrivenRequest(asked)).rows)
-    return found

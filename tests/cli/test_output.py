@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, printable, seconds, size
-from jobpipe.plural import counted
+from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, printable, size
+from jobpipe.plural import counted, seconds
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,3 @@ def size(number: int | None) -> str | None:
     while value >= 1024 and (following := next(units, None)) is not None:
         value, unit = value / 1024, following
     return f"{value:.1f} {unit}"
-
-
-def seconds(number: float | None) -> str | None:
-    """Return a span of time in the unit that fits, such as ``2.5 s`` or ``3.1 h``."""
-    if number is None:
-        return None
-    for limit, divisor, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if number < limit:
-            return f"{number / divisor:.1f} {unit}"
-    return f"{number / 86_400:.1f} d"

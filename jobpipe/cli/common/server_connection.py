@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jobpipe.cli.common.command_context import Settings, pass_settings
-from jobpipe.cli.common.output import emit_table, seconds
+from jobpipe.cli.common.output import emit_table
 from jobpipe.errors import WaitTimeout
-from jobpipe.plural import counted
+from jobpipe.plural import counted, seconds
 
 if TYPE_CHECKING:
     from jobpipe.control.control_service import IntervalView, JobStatus, PipelineStatus, ScheduleView

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from jobpipe.cli.common.command_context import Settings
-from jobpipe.cli.common.output import count, emit_json, printable, seconds
+from jobpipe.cli.common.output import count, emit_json, printable
 from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicNotFound
+from jobpipe.plural import seconds
+from jobpipe.subscribing.absent_publisher import without_publisher
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
@@ -82,20 +84,6 @@ def _report_absent(found: Sequence[TopicStatus]) -> None:
 def publisher(status: TopicStatus) -> str:
     """Return who publishes a topic, or what is known where there is no publisher."""
     return without_publisher(status) or status.publisher
-
-
-def without_publisher(status: TopicStatus) -> str | None:
-    """Return None while a topic has a publisher, else what is known of the last one, and how long it is served."""
-    if status.publishing and not status.ended:
-        return None
-    last = f"the last one was {status.publisher}, epoch {status.epoch}"
-    left = status.served_for
-    served = "sealed batches are served" + ("" if left is None else f" for another {seconds(left)}")
-    if status.ended:
-        return f"none, the topic has ended; {last}; {served}"
-    if (gone := status.publisher_gone) is not None:
-        return f"publisher gone for {seconds(gone)}, served for another {seconds(left)}; {last}"
-    return f"no publisher now; {last}; {served}"
 
 
 def position(line: SubscriptionStatus) -> str | None:

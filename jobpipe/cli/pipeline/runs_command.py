@@ -10,7 +10,7 @@ import click
 
 from jobpipe.cli.common.command_context import json_option
 from jobpipe.cli.common.exit_codes import Exit
-from jobpipe.cli.common.output import emit_json, emit_pairs, emit_table, printable, seconds
+from jobpipe.cli.common.output import emit_json, emit_pairs, emit_table, printable
 from jobpipe.cli.common.server_connection import (
     INTERVAL_KEYS,
     RUN_KEYS,
@@ -22,6 +22,7 @@ from jobpipe.cli.common.server_connection import (
     wait_option,
     wait_until,
 )
+from jobpipe.plural import seconds
 
 if TYPE_CHECKING:
     from jobpipe.control.control_service import IntervalView, RunView

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobpipe.cli.common.command_context import json_option
-from jobpipe.cli.common.output import emit_json, emit_table, printable, seconds
+from jobpipe.cli.common.output import emit_json, emit_table, printable
 from jobpipe.cli.common.server_connection import (
     INTERVAL_KEYS,
     SCHEDULE_KEYS,
@@ -22,7 +22,7 @@ from jobpipe.cli.common.server_connection import (
 )
 from jobpipe.cli.pipeline.pipeline_command import load, of_file
 from jobpipe.errors import ConfigError
-from jobpipe.plural import counted
+from jobpipe.plural import counted, seconds
 
 if TYPE_CHECKING:
     from jobpipe.control.control_service import ScheduleView

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from jobpipe.cli.common.row_filter import RowFilter
     from jobpipe.cli.common.spool_reader import Spools
-    from jobpipe.cli.common.topic_reader import TopicReader
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
     from jobpipe.pipelines.dead_letters.redrive import Letter, Outcome
     from jobpipe.store.catalog.redrive_marks import SourceRow
     from jobpipe.subscribing.fetching.part_fetch import Fetched
+    from jobpipe.subscribing.topic_reader import TopicReader
 
 SUFFIX = ".dead-letters"
 _MISSING = "give PIPELINE/JOB, or --file and JOB, or --topic"
@@ -319,7 +319,7 @@ class _Letters:
         self._spools: Spools = Spools(stack, config)
 
     def _reader(self, topic: str) -> TopicReader:
-        from jobpipe.cli.common.topic_reader import TopicReader
+        from jobpipe.subscribing.topic_reader import TopicReader
 
         self._spools.serve(topic)
         return self._stack.enter_context(TopicReader(self._config, topic))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
-from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, seconds, size
+from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, size
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, publisher
 from jobpipe.cli.topics.flows_command import flow_offsets
 from jobpipe.cli.topics.holds_command import HOLD_COLUMNS, hold_row
 from jobpipe.cli.topics.leases_command import LEASE_COLUMNS, lease_row
-from jobpipe.plural import counted
+from jobpipe.plural import counted, seconds
 from jobpipe.publishing.first_publish_check import author
 
 if TYPE_CHECKING:

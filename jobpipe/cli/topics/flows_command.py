@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
-from jobpipe.cli.common.output import count, emit_json, emit_table, printable, seconds
+from jobpipe.cli.common.output import count, emit_json, emit_table, printable
 from jobpipe.cli.common.topic_status import connection, statuses
 from jobpipe.errors import FlowNotFound
+from jobpipe.plural import seconds
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin

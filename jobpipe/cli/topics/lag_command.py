@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
-from jobpipe.cli.common.output import count, emit_table, seconds, size
+from jobpipe.cli.common.output import count, emit_table, size
 from jobpipe.cli.common.topic_status import connection, last_seen, position, subscription_lines
+from jobpipe.plural import seconds
 
 if TYPE_CHECKING:
     from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
-from jobpipe.cli.common.output import count, emit_json, emit_table, seconds
+from jobpipe.cli.common.output import count, emit_json, emit_table
+from jobpipe.plural import seconds
 
 if TYPE_CHECKING:
     from jobpipe.operations.admin_operations import LeaseReply

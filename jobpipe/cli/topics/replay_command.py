@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from jobpipe.cli.common.spool_reader import Spools
-    from jobpipe.cli.common.topic_reader import TopicReader
     from jobpipe.config import Config
     from jobpipe.operations.reader_operations import Bounds
     from jobpipe.publishing.appender import Appender, BatchShape, NewRows
     from jobpipe.store.catalog.position import Position
+    from jobpipe.subscribing.topic_reader import TopicReader
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class _Replay:
     def __init__(self, stack: ExitStack, config: Config, topic: str, into: str, where: str | None) -> None:
         from jobpipe.cli.common.row_filter import RowFilter
         from jobpipe.cli.common.spool_reader import Spools
-        from jobpipe.cli.common.topic_reader import TopicReader
+        from jobpipe.subscribing.topic_reader import TopicReader
 
         self._stack = stack
         self._config = config

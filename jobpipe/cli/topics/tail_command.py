@@ -86,7 +86,7 @@ def _batches(
     stack: ExitStack, config: Config, topic: str, name: str | None, starting: Boundary | None, timeout: float | None
 ) -> Iterator[pa.RecordBatch]:
     if name is None:
-        from jobpipe.cli.common.topic_reader import TopicReader
+        from jobpipe.subscribing.topic_reader import TopicReader
 
         reader = stack.enter_context(TopicReader(config, topic))
         batches = reader.batches(starting or LATEST, timeout)

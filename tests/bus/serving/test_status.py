@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from jobpipe.admin import Admin
-from jobpipe.cli.common.topic_status import without_publisher
 from jobpipe.errors import TopicNotFound
 from jobpipe.publishing.coordinator_launcher import end_coordinators
+from jobpipe.subscribing.absent_publisher import without_publisher
 from jobpipe.subscribing.one_off_requests import published_schemas
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 from jobpipe.testing import SCHEMA, Checker, NumberedRows

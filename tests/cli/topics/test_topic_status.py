@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import TopicLine
-from jobpipe.cli.common.topic_status import statuses, without_publisher
+from jobpipe.cli.common.topic_status import statuses
 from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import JobpipeError, LinkBroken
 from jobpipe.net.address import Endpoint
 from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.subscribing.absent_publisher import without_publisher
 from tests.statuses import topic_status
 
 

@@ -12,7 +12,6 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from jobpipe.cli.common.topic_status import without_publisher
 from jobpipe.config import Config
 from jobpipe.discovery.topic_lookup import TopicLocator
 from jobpipe.errors import JobpipeError, SchemaMismatch
@@ -20,14 +19,15 @@ from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.publisher_operations import marked_rows
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
 from jobpipe.operations.status_operations import StatusRequest
 from jobpipe.operations.subscriber_operations import PollRequest
-from jobpipe.publishing.appender import marked_rows
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.reading.boundary import Boundary
+from jobpipe.subscribing.absent_publisher import without_publisher
 from jobpipe.subscribing.fetching.part_fetch import Fetched, fetch_plan
 from jobpipe.subscribing.lease_renewal import HeldLease, held_while, lease_seconds
 from jobpipe.subscribing.one_off_requests import control_link
