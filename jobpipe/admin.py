@@ -15,7 +15,7 @@ from jobpipe.deletion import Deleter, Deletion
 from jobpipe.discovery.dial import dial_blocking
 from jobpipe.discovery.registry_handler import map_registry_errors
 from jobpipe.discovery.topic_lookup import Location, TopicLocator, from_records
-from jobpipe.errors import JobpipeError, LinkError, RegistryUnavailable, TopicAway, TopicNotFound
+from jobpipe.errors import DataLoss, JobpipeError, LinkError, RegistryUnavailable, TopicAway, TopicNotFound
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.operations.admin_operations import (
     DropLeaseRequest,
@@ -31,11 +31,12 @@ from jobpipe.operations.admin_operations import (
 )
 from jobpipe.operations.flow_operations import ResetFlowRequest
 from jobpipe.operations.messages.calls import ask_blocking
+from jobpipe.operations.reader_operations import BoundsRequest, RangeRequest
 from jobpipe.operations.status_operations import StatusRequest, TopicStatus
 from jobpipe.status_walk import Answer, StatusWalk
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.spool_folders import has_spool
-from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.reading.boundary import COMMITTED, Boundary
 from jobpipe.store.spool.spool_files import is_topic
 from jobpipe.wire.wire_messages import Hello
 
@@ -53,6 +54,25 @@ class TopicLine:
 
     name: str
     location: Location | None
+
+
+@dataclass(frozen=True)
+class Distance:
+    """What lies between a subscription's position and another place of its topic.
+
+    Attributes:
+        position: where it stands; None: nowhere yet.
+        target: the other place.
+        rows: how many lie between, of those that are kept; None: that cannot be said.
+        lost: batches that were removed before it had read them.
+        problem: why it cannot be said; "" if it can.
+    """
+
+    position: Position | None
+    target: Position
+    rows: int | None
+    lost: int = 0
+    problem: str = ""
 
 
 class Admin:
@@ -179,6 +199,46 @@ class Admin:
         with self._link(topic) as link:
             return ask_blocking(link, asked, timeout=10.0)
 
+    def distance(self, topic: str, name: str, to: Boundary) -> Distance:
+        """Return what :meth:`seek` would pass: rows are counted by the coordinator, none is read.
+
+        This needs the right to read the topic.
+
+        Raises:
+            DataLoss, ConfigError: as :meth:`seek`, of the place to go to.
+            NotAuthorized: we may not read the topic.
+        """
+        with self._link(topic, "reader") as link:
+            target = ask_blocking(link, BoundsRequest(start=to), timeout=10.0).start
+            try:
+                bounds = ask_blocking(link, BoundsRequest(name=name, start=COMMITTED), timeout=10.0)
+            except DataLoss as loss:
+                position = Position.from_json(loss.fields["position"])
+                if loss.fields["reason"] != "removed":
+                    return Distance(position, target, None, problem=loss.message)
+                tail = ask_blocking(link, BoundsRequest(), timeout=10.0).tail
+                return Distance(position, target, _rows_between(link, tail, target), tail.n - position.n)
+            if bounds.standing is None:
+                return Distance(None, target, None, problem="it has no position yet")
+            return Distance(bounds.start, target, _rows_between(link, bounds.start, target))
+
+    def flow_keeper(self, topic: str, name: str, timeout: float = 5.0) -> str | None:
+        """Return which topic that is served keeps cursors of flow ``name`` for the log that ``topic`` has now.
+
+        Returns:
+            None if no topic that answers does.
+        """
+        served = [line.name for line in self.topics() if line.location is not None]
+        found = self.statuses(served, timeout)
+        source = found.get(topic)
+        if source is None:
+            return None
+        wanted = (name, topic, source.log)
+        keepers = (
+            each for each in found.values() for flow in each.flows if (flow.flow, flow.topic, flow.log) == wanted
+        )
+        return next((each.topic for each in keepers), None)
+
     def drop(self, topic: str, name: str, *, dry_run: bool = False) -> MovedReply:
         """Delete a subscription that has no holder; returns and raises as :meth:`seek`.
 
@@ -303,8 +363,8 @@ class Admin:
         return known or (is_topic(topic) and has_spool(self.config.spool_dir / topic))
 
     @contextmanager
-    def _link(self, topic: str) -> Iterator[BlockingLink]:
-        hello = Hello(topic=topic, role="admin", instance=f"admin-{os.getpid()}")
+    def _link(self, topic: str, role: str = "admin") -> Iterator[BlockingLink]:
+        hello = Hello(topic=topic, role=role, instance=f"admin-{os.getpid()}")
         try:
             link = dial_blocking(self.config, self.locate(topic).control, hello)
             try:
@@ -315,3 +375,8 @@ class Admin:
             if isinstance(error, TopicAway) or "lease" in error.fields or not self._was_published(topic):
                 raise
             raise TopicAway(error.message, **error.fields) from error  # it was registered, and went away meanwhile
+
+
+def _rows_between(link: BlockingLink, one: Position, other: Position) -> int:
+    start, end = sorted((one, other), key=lambda position: position.place)
+    return sum(plan.rows for plan in ask_blocking(link, RangeRequest(start=start, end=end), timeout=10.0).plans)

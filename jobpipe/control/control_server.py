@@ -33,6 +33,7 @@ from jobpipe.control.history.history import History
 from jobpipe.control.history.history_recorder import HistoryRecorder
 from jobpipe.control.monitoring.dead_letter_topics import DeadLetterTopics
 from jobpipe.control.monitoring.job_samples import job_samples
+from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.revisions.shared_storage import shared_storage
 from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
@@ -135,6 +136,7 @@ class ControlServer(Control):
             self._topics_snapshots = TopicsSnapshots(admin)
             stack.callback(self._topics_snapshots.close)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
+            self._moves = SubscriptionMoves(self._store, admin, self._clock)
             self._definitions = DefinitionCache(self._store, self._plugins)
             self._dead_letter_topics = DeadLetterTopics(self._definitions)
             context = SupervisionContext(
@@ -272,6 +274,10 @@ class ControlServer(Control):
     @property
     def history(self) -> History:
         return self._history
+
+    @property
+    def moves(self) -> SubscriptionMoves:
+        return self._moves
 
     def metric_samples(self) -> MetricSamples:
         topics = self._topics_snapshots.newest()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.control.history.history import History
+from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
@@ -358,6 +359,11 @@ class Control(ABC):
     @abstractmethod
     def history(self) -> History:
         """How topics, subscriptions and jobs stood over the last day."""
+
+    @property
+    @abstractmethod
+    def moves(self) -> SubscriptionMoves:
+        """Moves positions of subscriptions; unlike other methods, these wait for coordinators."""
 
     @abstractmethod
     def topics_snapshot(self) -> TopicsSnapshot:

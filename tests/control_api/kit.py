@@ -31,6 +31,7 @@ from jobpipe.control.control_service import (
 )
 from jobpipe.control.history.history import History
 from jobpipe.control.monitoring.job_samples import job_samples
+from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.job_rows import Event
@@ -40,6 +41,7 @@ from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
+from tests.control.positions.positions_kit import OneTopic, at
 
 DEADLINE = 20.0
 
@@ -89,9 +91,12 @@ class MemoryControl(Control):
 
     store = property(lambda self: self._store)
     history = property(lambda self: self.past)
+    moves = property(lambda self: self._moves)
 
     def __init__(self) -> None:
-        self._store = Store(None, time.time)
+        self._store = Store(None, time.time, lambda: self.tell("stored") and None)
+        self.topic = OneTopic(places={"flights.report": at(7)})
+        self._moves = SubscriptionMoves(self._store, self.topic, time.time)
         self.past = History(time.time)
         self.submissions: dict[str, Submission] = {}
         self.statuses: dict[str, PipelineStatus] = {}

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from jobpipe.control.control_service import Action
+from jobpipe.control.positions.move_plan import position_text
 from jobpipe.control.rest.rest_app import BODY_BYTES, WAITING
 from jobpipe.control.rest.routing_table import ROUTES
 from jobpipe.errors import (
@@ -26,6 +27,7 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.pipelines.model.job_states import JobState
+from tests.control.positions.positions_kit import at
 from tests.control_api.kit import DEADLINE, SCHEDULE, Served, until
 
 
@@ -288,16 +290,19 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
         "start-run": {"lowerBoundary": 7, "upperBoundary": "9"},
         "backfill": {"from": "2026-11-21T00:00:00Z", "to": "2026-11-22T00:00:00+01:00"},
         "skip-range": {"from": "2026-11-21T00:00:00Z", "to": "2026-11-22T00:00:00+01:00"},
+        "move-subscription": {"to": 8, "expected": position_text(at(7))},
+        "undo-move": {"expected": position_text(at(8))},
     }
     served.control.schedule_views[("flights", "report")] = SCHEDULE
     values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate", "version": "1"}
+    values |= {"topic": "flights", "subscription": "flights.report"}
     asked = 0
     for route in sorted(ROUTES, key=lambda route: (route.method == "DELETE", route.name == "find-run")):
         if route.name in ("events", "metrics"):  # no JSON
             continue
         if route.method == "DELETE":
             served.control.stop("flights")
-        query = RANGE if route.name == "find-run" else ""
+        query = {"find-run": RANGE, "plan-move": "?to=latest"}.get(route.name, "")
         reply = served.ask(route.method, route.path.format(**values) + query, bodies.get(route.name))
         assert reply.status == route.status, (route.name, reply.body)
         about = document["paths"][route.path][route.method.lower()]["responses"]
@@ -307,10 +312,47 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
         schema = about[str(route.status)]["content"]["application/json"]["schema"]
         jsonschema.validate(reply.json, {**schema, "components": document["components"]})
         asked += 1
-    assert asked >= 29
+    assert asked >= 33
     expanded = served.ask("GET", "/nothing").json
     schema = document["paths"]["/"]["get"]["responses"]["404"]["content"]["application/problem+json"]["schema"]
     jsonschema.validate(expanded, {**schema, "components": document["components"]})
+
+
+def test_a_subscription_is_moved_and_back(served: Served) -> None:
+    """As planned; a viewer may plan, and neither move nor undo."""
+    client, viewer, topic = served.client, served.viewer, served.control.topic
+    plan = viewer.plan_move("flights", "flights.report", "latest")
+    assert (plan.before, plan.to, plan.rows) == (7, 20, 1300)
+    with pytest.raises(NotAuthorized, match="needs the right operate"):
+        viewer.move("flights", "flights.report", plan.to, expected=plan.at)
+    assert topic.places["flights.report"] == at(7)
+    move = client.move("flights", "flights.report", plan.to, expected=plan.at)
+    assert (move.before, move.to, move.by) == (7, 20, "token")
+    with pytest.raises(ControlConflict, match="the plan saw it at offset 7"):
+        client.move("flights", "flights.report", 0, expected=plan.at)
+    undo = viewer.plan_undo("flights", "flights.report")
+    with pytest.raises(NotAuthorized):
+        viewer.undo_move("flights", "flights.report", expected=undo.at)
+    assert topic.places["flights.report"] == at(20)
+    assert client.undo_move("flights", "flights.report", expected=undo.at).to == 7
+    assert topic.places["flights.report"] == at(7)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "to", "status"),
+    [
+        ("flights", "flights.report", 8, 200),
+        ("flights", "flights.report", 21, 409),
+        ("flights", "flights.report", "soon", 400),
+        ("flights", "flights.report", "", 400),
+        ("flights", "other", 8, 404),
+        ("others", "flights.report", 8, 404),
+        ("..%2Fx", "flights.report", 8, 404),
+    ],
+)
+def test_positions_that_are_not_there(served: Served, topic: str, name: str, to: Any, status: int) -> None:
+    reply = served.ask("GET", f"/topics/{topic}/subscriptions/{name}/position/plan?to={to}")
+    assert reply.status == status, reply.body
 
 
 def test_metrics_for_a_scraper(served: Served) -> None:

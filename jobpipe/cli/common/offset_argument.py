@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import click
 
-from jobpipe.config.types.source_types import one_time
 from jobpipe.config.types.value_types import BadValueError
 from jobpipe.store.reading.boundary import Boundary
-
-MS_DIGITS = 12  # of a number that is no offset but milliseconds since 1970: from 1973 on
 
 
 class PlaceType(click.ParamType[Boundary]):
@@ -23,12 +20,8 @@ class PlaceType(click.ParamType[Boundary]):
         """Return the boundary; a wrong text is a usage error."""
         if isinstance(value, Boundary):
             return value
-        if value in self._words:
-            return Boundary.of(value, self.name)
-        if value.isascii() and value.isdecimal() and len(value) < MS_DIGITS:
-            return Boundary("offset", int(value))
         try:
-            return Boundary("time", one_time(value))
+            return Boundary.read(value, self._words)
         except BadValueError:
             expected = f"{', '.join(self._words)}, an offset, or a time such as 2026-11-21T10:00:00Z"
             self.fail(f"{value!r} is not one of {expected}", param, ctx)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from jobpipe.admin import Admin
     from jobpipe.operations.status_operations import CursorStatus, FlowStatus, SubscriptionStatus, TopicStatus
 
-FLOWS_SECONDS = 5.0  # for each topic that is asked whether it keeps cursors
 _COLUMNS = ("FLOW", "SOURCE", "PUBLISHES", "STATE", "PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
 _NUMBERS = ("PARTITION", "OFFSET", "LAG BATCHES", "CLAIM", "IDLE")
 _timeout = click.option(
@@ -155,14 +154,6 @@ def _to_reset(
     if len(places := sorted({line.kept_in for line in lines})) > 1:
         raise click.UsageError(f"topics {', '.join(map(printable, places))} keep cursors of flow {name}; give --topic")
     return lines, {status.topic: status for status in found}
-
-
-def find_flow_keeper(admin: Admin, topic: str, name: str) -> str | None:
-    """Return which topic that is served keeps cursors of flow ``name`` for the log of ``topic``; None if none does."""
-    served = [line.name for line in admin.topics() if line.location is not None]
-    lines = _flows(list(admin.statuses(served, FLOWS_SECONDS).values()))
-    of_log = (line for line in lines if line.source_status is not None)  # of the log that the topic has now
-    return next((line.kept_in for line in of_log if (line.cursors.flow, line.source) == (name, topic)), None)
 
 
 @dataclass(frozen=True)

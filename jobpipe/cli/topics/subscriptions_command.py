@@ -10,7 +10,6 @@ from jobpipe.cli.common.command_context import Settings, json_option, pass_setti
 from jobpipe.cli.common.offset_argument import PlaceType
 from jobpipe.cli.common.output import count, emit_json, emit_table, printable
 from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, subscription_lines
-from jobpipe.cli.topics.flows_command import find_flow_keeper
 from jobpipe.store.reading.boundary import Boundary
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def seek(settings: Settings, topic: str, name: str, to: Boundary, dry_run: bool,
     from jobpipe.admin import Admin
 
     with Admin(settings.config) as admin:
-        if (kept_in := find_flow_keeper(admin, topic, name)) is not None:
+        if (kept_in := admin.flow_keeper(topic, name)) is not None:
             raise click.UsageError(
                 f"{printable(name)} is a flow: its next start goes on at its cursors, which topic {printable(kept_in)} "
                 f"keeps. Stop the flow, and run `jobpipe topics flows reset {printable(name)}` before this"

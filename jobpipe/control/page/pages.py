@@ -14,6 +14,8 @@ from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
 from jobpipe.control.page.plots.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
 from jobpipe.control.page.troubles import troubles
+from jobpipe.control.page.views.move_page import MovePage, move_href
+from jobpipe.control.page.views.page_action import PageAction
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import JobpipeError, PipelineNotFound, short_repr
 from jobpipe.graph.namespace_graph import ApplicationNode, Edge, EdgeKind, TopicNode
@@ -117,10 +119,12 @@ class Pages:
         self._lock = threading.Lock()
         self._rendered_of: PageSnapshot | None = None
         self._rendered: dict[tuple[str, Right], RenderedPage] = {}  # of that snapshot
+        self._move_page = MovePage(control)
 
     def look_again(self) -> None:
         """Show what holds now from the next page on: something has happened."""
         self._snapshots.forget()
+        self._move_page.forget()
 
     def render(self, text: str, caller: Caller) -> RenderedPage:
         """Return the page of an address; one that says what is wrong if there is none.
@@ -157,7 +161,11 @@ class Pages:
             case ("ui", "topics"):
                 return self._topics
             case ("ui", "topics", topic):
-                return lambda address, caller: self._topic(topic, address)
+                return lambda address, caller: self._topic(topic, address, caller)
+            case ("ui", "topics", topic, "move"):
+                return lambda address, caller: self._move_page.render(
+                    topic, address.query, self._snapshots.newest(), caller
+                )
             case ("ui", "application"):
                 return self._application
             case ("ui", "schedules"):
@@ -228,7 +236,7 @@ class Pages:
         lines = [_topic_line(snapshot, topic) for topic in snapshot.graph.topics.values()]
         return render_page("topics.html", "Topics", snapshot=snapshot, topics=lines)
 
-    def _topic(self, name: str, address: Address) -> RenderedPage:
+    def _topic(self, name: str, address: Address, caller: Caller) -> RenderedPage:
         snapshot = self._snapshots.newest()
         topic = snapshot.graph.topics.get(name)
         if topic is None:
@@ -245,6 +253,8 @@ class Pages:
             topic=topic,
             status=status,
             mark=topic_mark(topic.state),
+            may_operate=caller.right.includes(Right.OPERATE),
+            move_href=move_href,
             plots=topic_plots(self._control.history, plots, name, lines),
             publishers=[
                 (snapshot.graph.labels[each.application], _application_href(snapshot, each.application), each)
@@ -313,17 +323,6 @@ class Pages:
             events=[(event, None if event.state is None else run_mark(event.state)) for event in found],
             job_href=job_href,
         )
-
-
-@dataclass(frozen=True)
-class PageAction:
-    """What a person may do: a request to REST, after a question that says what will happen."""
-
-    label: str
-    method: str
-    path: str
-    question: str
-    dangerous: bool = False
 
 
 def job_actions(job: JobStatus) -> tuple[PageAction, ...]:

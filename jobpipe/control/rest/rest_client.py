@@ -28,6 +28,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.positions.move_plan import Move, MovePlan
 from jobpipe.control.rest.problem_json import error_of
 from jobpipe.control.rest.rest_models import (
     Expanded,
@@ -259,6 +260,22 @@ class ControlClient:
         """Return the end of a job's log."""
         return self._ask("GET", _path(pipeline, job, "log"), LogView, query={"lines": str(lines)}).lines
 
+    def plan_move(self, topic: str, subscription: str, to: str | int) -> MovePlan:
+        """Return what a move of a subscription would mean, and what is in its way."""
+        return self._ask("GET", _position(topic, subscription, "/plan"), MovePlan, query={"to": str(to)})
+
+    def move(self, topic: str, subscription: str, to: str | int, *, expected: str) -> Move:
+        """Move a subscription, if it still stands at ``expected``: ``at`` of a plan."""
+        return self._ask("POST", _position(topic, subscription), Move, body={"to": to, "expected": expected})
+
+    def plan_undo(self, topic: str, subscription: str) -> MovePlan:
+        """Return what it would mean to take the last move back."""
+        return self._ask("GET", _position(topic, subscription, "/undo"), MovePlan)
+
+    def undo_move(self, topic: str, subscription: str, *, expected: str) -> Move:
+        """Take the last move of a subscription back, if that still stands at ``expected``."""
+        return self._ask("POST", _position(topic, subscription, "/undo"), Move, body={"expected": expected})
+
     def graph(self) -> GraphView:
         """Return jobs and topics of all pipelines."""
         return self._ask("GET", "/graph", GraphView)
@@ -368,6 +385,10 @@ class ControlClient:
 def _path(pipeline: str, job: str | None, verb: str) -> str:
     inside = "" if job is None else f"/jobs/{quote(job, safe='')}"
     return f"/pipelines/{quote(pipeline, safe='')}{inside}/{verb}"
+
+
+def _position(topic: str, subscription: str, verb: str = "") -> str:
+    return f"/topics/{quote(topic, safe='')}/subscriptions/{quote(subscription, safe='')}/position{verb}"
 
 
 def _parsed(kind: TypeAdapter[T], content: bytes) -> T:

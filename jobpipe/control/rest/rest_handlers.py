@@ -28,6 +28,7 @@ from jobpipe.control.control_service import (
 )
 from jobpipe.control.page.browser_sessions import CODE_SECONDS, BrowserSessions, sign_in_path
 from jobpipe.control.permissions import Caller
+from jobpipe.control.positions.move_plan import Move, MovePlan
 from jobpipe.control.rest.rest_models import (
     BackfillBody,
     BrokenPipeline,
@@ -38,12 +39,14 @@ from jobpipe.control.rest.rest_models import (
     HealthView,
     IndexView,
     LogView,
+    MoveBody,
     OptionView,
     PlanBody,
     RangeBody,
     RunBody,
     SignInCodeView,
     SubmissionBody,
+    UndoBody,
     ValidateBody,
     ValidatedView,
 )
@@ -309,6 +312,27 @@ class Handlers:
     def retry(self, call: Call) -> IntervalView:
         """Let the interval of a run be run again; with force also one that has succeeded."""
         return self._control.retry(call.name("run"), force=call.flag("force"))
+
+    def plan_move(self, call: Call) -> MovePlan:
+        """Say what a move of a subscription would mean in rows, and what is in its way; change nothing."""
+        to = call.text("to")
+        if to is None:
+            raise ConfigError("to is needed: earliest, latest, an offset, or a time", key="to")
+        return self._control.moves.plan(call.name("topic"), call.name("subscription"), to)
+
+    def move(self, call: Call) -> Move:
+        """Move a subscription that no subscriber is connected to, if it still stands where the plan saw it."""
+        topic, name, body = call.name("topic"), call.name("subscription"), call.of(MoveBody)
+        return self._control.moves.move(topic, name, body.to, expected=body.expected, by=call.caller.name)
+
+    def plan_undo(self, call: Call) -> MovePlan:
+        """Say what it would mean to take the last move of a subscription back, and what is in the way."""
+        return self._control.moves.plan_undo(call.name("topic"), call.name("subscription"))
+
+    def undo(self, call: Call) -> Move:
+        """Take the last move of a subscription back, if it still stands where that left it; can be undone too."""
+        topic, name, body = call.name("topic"), call.name("subscription"), call.of(UndoBody)
+        return self._control.moves.undo(topic, name, expected=body.expected, by=call.caller.name)
 
     def graph(self, call: Call) -> GraphView:
         """Show which job of which pipeline publishes and reads which topic."""

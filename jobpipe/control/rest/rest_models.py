@@ -110,6 +110,18 @@ class RunBody(_Body):
     upper: str | int = Field(alias="upperBoundary", description="As lowerBoundary; not part of the range.")
 
 
+class UndoBody(_Body):
+    """The move to take back, by where it left the subscription."""
+
+    expected: str = Field(max_length=100, description="`at` of the plan: where the subscription stands.")
+
+
+class MoveBody(UndoBody):
+    """A move."""
+
+    to: int | str = Field(description="`earliest`, `latest`, an offset, or a time in ISO 8601 with its zone.")
+
+
 class RangeBody(_Body):
     """A range of a schedule's intervals."""
 

@@ -23,6 +23,7 @@ from jobpipe.control.control_service import (
     Submitted,
 )
 from jobpipe.control.permissions import Right
+from jobpipe.control.positions.move_plan import Move, MovePlan
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
 from jobpipe.control.rest.rest_models import (
     BackfillBody,
@@ -31,11 +32,13 @@ from jobpipe.control.rest.rest_models import (
     HealthView,
     IndexView,
     LogView,
+    MoveBody,
     PlanBody,
     RangeBody,
     RunBody,
     SignInCodeView,
     SubmissionBody,
+    UndoBody,
     ValidateBody,
     ValidatedView,
 )
@@ -132,6 +135,7 @@ METRICS = Route(
 INDEX = Route("GET", "/", "index", Handlers.index, IndexView)
 DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This document.")
 
+_POSITION = "/topics/{topic}/subscriptions/{subscription}/position"
 _SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
 
 ROUTES: tuple[Route, ...] = (
@@ -255,6 +259,17 @@ ROUTES: tuple[Route, ...] = (
         "POST", f"{_SCHEDULE}/backfill", "backfill", Handlers.backfill, BackfillView, 202, Right.OPERATE, BackfillBody
     ),
     Route("POST", f"{_SCHEDULE}/skip", "skip-range", Handlers.skip_range, SkippedView, 202, Right.OPERATE, RangeBody),
+    Route(
+        "GET",
+        f"{_POSITION}/plan",
+        "plan-move",
+        Handlers.plan_move,
+        MovePlan,
+        query=(Query("to", QueryKind.TEXT, "earliest, latest, an offset, or a time in ISO 8601; must be given."),),
+    ),
+    Route("POST", _POSITION, "move-subscription", Handlers.move, Move, 200, Right.OPERATE, MoveBody),
+    Route("GET", f"{_POSITION}/undo", "plan-undo", Handlers.plan_undo, MovePlan),
+    Route("POST", f"{_POSITION}/undo", "undo-move", Handlers.undo, Move, 200, Right.OPERATE, UndoBody),
     Route("GET", "/graph", "graph", Handlers.graph, GraphView),
     EVENTS,
     Route(

@@ -13,9 +13,14 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-FORMAT = 5
+FORMAT = 6
 _BUSY_SECONDS = 10.0
-_TABLES = """
+_MOVES = (  # of subscriptions: the last one of each
+    "CREATE TABLE moves (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, subscription TEXT NOT NULL, "
+    "time REAL NOT NULL, mover TEXT NOT NULL, before TEXT, after TEXT NOT NULL, UNIQUE (topic, subscription)) STRICT"
+)
+_TABLES = (
+    """
 CREATE TABLE pipelines (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, want TEXT NOT NULL, submitted REAL NOT NULL,
     born REAL NOT NULL DEFAULT 0
@@ -81,6 +86,8 @@ CREATE TABLE chores (
     id INTEGER PRIMARY KEY AUTOINCREMENT, pipeline TEXT NOT NULL, job TEXT NOT NULL, topic TEXT, subscription TEXT
 ) STRICT;
 """
+    + _MOVES
+)
 _UPGRADES = {  # from that format to the next one
     3: (
         "ALTER TABLE definitions ADD COLUMN submitted REAL NOT NULL DEFAULT 0",
@@ -96,6 +103,7 @@ _UPGRADES = {  # from that format to the next one
         "CREATE TABLE alerts (event INTEGER NOT NULL, webhook INTEGER NOT NULL, since REAL NOT NULL, "
         "PRIMARY KEY (event, webhook)) STRICT",
     ),
+    5: (_MOVES,),
 }
 
 

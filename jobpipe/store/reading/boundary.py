@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
+from jobpipe.config.types.source_types import one_time
 from jobpipe.errors import ConfigError, RemoteProtocolError, short_repr
 from jobpipe.store.catalog.position import MAX_NUMBER, Position
 
@@ -15,6 +16,7 @@ Otherwise = Literal["error", "latest"]
 
 _WORDS = ("earliest", "latest", "committed")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS_DIGITS = 12  # of a number that is no offset but milliseconds since 1970: from 1973 on
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,19 @@ class Boundary:
             key=key,
             value=repr(value),
         )
+
+    @classmethod
+    def read(cls, text: str, words: Collection[str]) -> Boundary:
+        """Return what a person wrote: one of some words, an offset, or a time in ISO 8601 or ms since 1970.
+
+        Raises:
+            BadValueError: it is anything else.
+        """
+        if text in words:
+            return cls.of(text, "place")
+        if text.isascii() and text.isdecimal() and len(text) < _MS_DIGITS:
+            return cls("offset", int(text))
+        return cls("time", one_time(text))
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of this boundary."""

@@ -194,6 +194,7 @@ def test_a_file_of_the_format_before_is_taken(store: Store, path: Path) -> None:
         connection.execute("ALTER TABLE pipelines DROP COLUMN born")
         connection.execute("DROP TABLE alerted")
         connection.execute("DROP TABLE alerts")
+        connection.execute("DROP TABLE moves")
         connection.execute("UPDATE schedules SET spec = json_set(spec, '$.\"max-active-runs\"', 1)")
         assert "max-active-runs" in connection.execute("SELECT spec FROM schedules").fetchone()[0]
         connection.execute("PRAGMA user_version = 3")

@@ -6,7 +6,8 @@ const told = document.getElementById("told");
 let wanted = null;
 
 export function ask(button) {
-  wanted = {method: button.dataset.method, path: button.dataset.path, label: button.textContent};
+  const {method, path, body} = button.dataset;
+  wanted = {method, path, body, label: button.textContent};
   title.textContent = wanted.label;
   question.textContent = button.dataset.question;
   error.textContent = "";
@@ -27,9 +28,10 @@ yes?.addEventListener("click", async event => {
   }
 });
 
-async function send({method, path}) {
+async function send({method, path, body}) {
+  const headers = body === undefined ? {} : {"Content-Type": "application/json"};
   try {
-    const reply = await fetch(path, {method});
+    const reply = await fetch(path, {method, body, headers});
     if (reply.ok) return "";
     const problem = await reply.json();
     return problem.detail ?? problem.title ?? `the server answers ${reply.status}`;

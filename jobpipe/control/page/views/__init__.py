@@ -1,0 +1,1 @@
+"""Pages that ask coordinators, each with what it asks."""

@@ -1,0 +1,1 @@
+"""Positions of subscriptions, moved from the server: planned in rows, done once, and undone."""
