@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +16,16 @@ from jobpipe.cli.common.offset_argument import PlaceType
 from jobpipe.cli.common.output import count, emit_json, emit_table, printable
 from jobpipe.errors import NotAuthorized
 from jobpipe.plural import counted
-from jobpipe.store.reading.boundary import EARLIEST, LATEST, Boundary
-from jobpipe.store.spool.spool_files import is_topic
+from jobpipe.store.reading.boundary import Boundary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from jobpipe.cli.common.row_filter import RowFilter
-    from jobpipe.cli.common.spool_reader import Spools
     from jobpipe.config import Config
-    from jobpipe.operations.reader_operations import Bounds
-    from jobpipe.pipelines.dead_letters.redrive import Letter, Outcome
-    from jobpipe.store.catalog.redrive_marks import SourceRow
+    from jobpipe.pipelines.dead_letters.letter_reader import LetterGroup, LetterReader
+    from jobpipe.pipelines.dead_letters.redrive import Outcome
     from jobpipe.subscribing.fetching.part_fetch import Fetched
-    from jobpipe.subscribing.topic_reader import TopicReader
 
 SUFFIX = ".dead-letters"
 _MISSING = "give PIPELINE/JOB, or --file and JOB, or --topic"
@@ -80,9 +74,9 @@ def list_letters(settings: Settings, job: str | None, file: str | None, topic: s
     the rows came from is neither served nor on this host.
     """
     config = settings.config
-    groups: list[_Group] = []
+    groups: list[LetterGroup] = []
     with ExitStack() as stack:
-        letters = _Letters(stack, config)
+        letters = _letters(stack, config)
         single = job is not None or file is not None or topic is not None
         if single:
             groups = letters.groups(_named(job, file, topic))
@@ -98,7 +92,7 @@ def list_letters(settings: Settings, job: str | None, file: str | None, topic: s
         click.echo("no dead letters", err=True)
     else:
         columns = ("TOPIC", "STAGE", "ERROR", "LETTERS", "REDRIVEN", "LEFT", "FIRST", "LAST")
-        emit_table(columns, [group.line() for group in groups], right=("LETTERS", "REDRIVEN", "LEFT"))
+        emit_table(columns, [_line(group) for group in groups], right=("LETTERS", "REDRIVEN", "LEFT"))
 
 
 @dead_letters.command()
@@ -130,7 +124,7 @@ def show(
 
     def print_them() -> None:
         left = limit
-        for fetched, numbers in _Letters(stack, settings.config).read(name, starting, ending, where):
+        for fetched, numbers in _letters(stack, settings.config).read(name, starting, ending, _filter(where)):
             batch = _with_place(fetched, numbers)
             printer.write(batch if left is None else batch.slice(0, left))
             if left is not None and (left := left - batch.num_rows) <= 0:
@@ -183,7 +177,8 @@ def redrive(
     """
     name, allowed = _named(job, file, topic), _allowed(job, file, into)
     with ExitStack() as stack:
-        outcome = _Letters(stack, settings.config).redrive(name, starting, ending, where, allowed, dry_run=dry_run)
+        letters = _letters(stack, settings.config)
+        outcome = letters.redrive(name, starting, ending, _filter(where), allowed, dry_run=dry_run)
     if as_json:
         left = [{"reason": why, "count": number} for why, number in outcome.left.items()]
         emit_json({"published": outcome.published, "already": outcome.already, "left": left, "dry_run": dry_run})
@@ -264,136 +259,18 @@ def _known(config: Config) -> list[str]:
 # -- reading them ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Group:
-    """The letters of one topic, stage and error."""
-
-    topic: str
-    stage: str
-    error_class: str
-    first: datetime
-    last: datetime
-    letters: int = 0
-    left: int = 0
-    rows: dict[str, list[SourceRow]] = field(default_factory=dict)
-    redriven: int | None = 0
-
-    def add(self, letter: Letter) -> None:
-        """Count a letter."""
-        at = letter.values["at"]
-        self.first, self.last = min(self.first, at), max(self.last, at)
-        self.letters += 1
-        if letter.hindrance is not None:
-            self.left += 1
-        else:
-            self.rows.setdefault(letter.topic, []).append(letter.source)
-
-    def line(self) -> tuple[object, ...]:
-        """Return it for people."""
-        times = self.first.isoformat(timespec="seconds"), self.last.isoformat(timespec="seconds")
-        counts = count(self.letters), count(self.redriven), count(self.left)
-        return self.topic, self.stage, self.error_class, *counts, *times
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
-        return {
-            "topic": self.topic,
-            "stage": self.stage,
-            "error_class": self.error_class,
-            "letters": self.letters,
-            "redriven": self.redriven,
-            "left": self.left,
-            "first": self.first.isoformat(),
-            "last": self.last.isoformat(),
-        }
+def _line(group: LetterGroup) -> tuple[object, ...]:
+    """Return a group as a line of the table."""
+    times = group.first.isoformat(timespec="seconds"), group.last.isoformat(timespec="seconds")
+    counts = count(group.letters), count(group.redriven), count(group.left)
+    return group.topic, group.stage, group.error_class, *counts, *times
 
 
-class _Letters:
-    """Reads topics of dead letters; what is opened is closed with ``stack``."""
+def _letters(stack: ExitStack, config: Config) -> LetterReader:
+    from jobpipe.cli.common.spool_reader import Spools
+    from jobpipe.pipelines.dead_letters.letter_reader import LetterReader
 
-    def __init__(self, stack: ExitStack, config: Config) -> None:
-        from jobpipe.cli.common.spool_reader import Spools
-
-        self._stack = stack
-        self._config = config
-        self._spools: Spools = Spools(stack, config)
-
-    def _reader(self, topic: str) -> TopicReader:
-        from jobpipe.subscribing.topic_reader import TopicReader
-
-        self._spools.serve(topic)
-        return self._stack.enter_context(TopicReader(self._config, topic))
-
-    def read(
-        self, topic: str, starting: Boundary, ending: Boundary | None, where: str | None
-    ) -> Iterator[tuple[Fetched, list[int] | None]]:
-        """Yield record batches with the numbers of the rows that are meant, None for all."""
-        reader = self._reader(topic)
-        bounds = reader.bounds(starting, ending or LATEST)
-        yield from _rows(reader, bounds, _filter(where))
-
-    def groups(self, topic: str) -> list[_Group]:
-        """Return how many letters there are, by stage and error."""
-        from jobpipe.pipelines.dead_letters.redrive import letters_of
-
-        reader = self._reader(topic)
-        bounds = reader.bounds(EARLIEST, LATEST)
-        found: dict[tuple[str, str], _Group] = {}
-        for fetched, _ in _rows(reader, bounds, None):
-            for letter in letters_of(topic, fetched):
-                key = letter.values["stage"], letter.values["error_class"]
-                at = letter.values["at"]
-                found.setdefault(key, _Group(topic, *key, at, at)).add(letter)
-        self._count_redriven(list(found.values()))
-        return [found[key] for key in sorted(found)]
-
-    def _count_redriven(self, groups: list[_Group]) -> None:
-        marked: dict[str, set[SourceRow]] = {}
-        for topic in sorted({topic for group in groups for topic in group.rows}):
-            if is_topic(topic) and (self._spools.serve(topic) or self._spools.is_served(topic)):
-                rows = {row for group in groups for row in group.rows.get(topic, ())}
-                marked[topic] = self._reader(topic).marked(tuple(rows))
-        for group in groups:
-            known = group.rows.keys() <= marked.keys()
-            again = [row in marked[topic] for topic, rows in group.rows.items() for row in rows if known]
-            group.redriven = sum(again) if known else None
-
-    def redrive(
-        self,
-        topic: str,
-        starting: Boundary,
-        ending: Boundary | None,
-        where: str | None,
-        allowed: Callable[[str], bool],
-        *,
-        dry_run: bool,
-    ) -> Outcome:
-        """Publish the rows of the letters again."""
-        from jobpipe.pipelines.dead_letters.redrive import Redrive, letters_of
-        from jobpipe.publishing.appender import Appender
-
-        def open_topic(name: str, query_id: str) -> Appender:
-            self._spools.serve(name)
-            return self._stack.enter_context(Appender(self._config, name, query_id))
-
-        reader = self._reader(topic)
-        bounds = reader.bounds(starting, ending or LATEST)
-        made = Redrive(open_topic, allowed, dry_run=dry_run)
-        for fetched, numbers in _rows(reader, bounds, _filter(where)):
-            letters = list(letters_of(topic, fetched))
-            for letter in letters if numbers is None else [letters[number] for number in numbers]:
-                made.take(letter)
-        return made.finish()
-
-
-def _rows(
-    reader: TopicReader, bounds: Bounds, condition: RowFilter | None
-) -> Iterator[tuple[Fetched, list[int] | None]]:
-    end = bounds.end or bounds.head
-    if end == bounds.start:
-        return
-    for fetched in reader.fetch(bounds.start, end):
-        yield fetched, None if condition is None else condition.numbers(fetched.batch)
+    return LetterReader(stack, config, Spools(stack, config))
 
 
 def _filter(where: str | None) -> RowFilter | None:
