@@ -75,6 +75,21 @@ class Distance:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class NewestRows:
+    """The newest batches of a topic that together have at most so many rows; the newest one, if that alone has more.
+
+    Attributes:
+        start: the offset of the first of them.
+        rows: in all of them.
+        all: rows that the topic has.
+    """
+
+    start: int
+    rows: int
+    all: int
+
+
 class Admin:
     """A registry session and one-off requests to coordinators; a context manager."""
 
@@ -221,6 +236,24 @@ class Admin:
             if bounds.standing is None:
                 return Distance(None, target, None, problem="it has no position yet")
             return Distance(bounds.start, target, _rows_between(link, bounds.start, target))
+
+    def newest(self, topic: str, rows: int) -> NewestRows:
+        """Return where the newest rows of a topic begin, by halving; this needs the right to read it."""
+        with self._link(topic, "reader") as link:
+            bounds = ask_blocking(link, BoundsRequest(), timeout=10.0)
+
+            def from_offset(n: int) -> int:
+                start = ask_blocking(link, BoundsRequest(start=Boundary("offset", n)), timeout=10.0).start
+                return _rows_between(link, start, bounds.head)
+
+            low, high = bounds.tail.n, bounds.head.n
+            everything = from_offset(low)
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if from_offset(middle) <= rows else (middle + 1, high)
+            if low > bounds.tail.n and from_offset(low) == 0:
+                low -= 1
+            return NewestRows(low, from_offset(low), everything)
 
     def flow_keeper(self, topic: str, name: str, timeout: float = 5.0) -> str | None:
         """Return which topic that is served keeps cursors of flow ``name`` for the log that ``topic`` has now.

@@ -31,6 +31,9 @@ from jobpipe.control.control_service import (
 )
 from jobpipe.control.history.history import History
 from jobpipe.control.history.history_recorder import HistoryRecorder
+from jobpipe.control.letters.dead_letters import DeadLetters
+from jobpipe.control.letters.letter_questions import LetterQuestions
+from jobpipe.control.letters.letter_views import LetterJob
 from jobpipe.control.monitoring.dead_letter_topics import DeadLetterTopics
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
@@ -63,6 +66,7 @@ from jobpipe.metrics.topics_snapshots import TopicsSnapshots
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.loading.spec_checks import without_bounds
+from jobpipe.pipelines.model.graph import reads_topic
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
@@ -139,6 +143,15 @@ class ControlServer(Control):
             self._moves = SubscriptionMoves(self._store, admin, self._clock)
             self._definitions = DefinitionCache(self._store, self._plugins)
             self._dead_letter_topics = DeadLetterTopics(self._definitions)
+            self._dead_letters = DeadLetters(
+                LetterQuestions(self._config, admin),
+                self._store,
+                jobs=self._letter_jobs,
+                allowed=self._may_go_back,
+                snapshot=self._topics_snapshots.newest,
+                clock=self._clock,
+            )
+            stack.callback(self._dead_letters.close)
             context = SupervisionContext(
                 store=self._store,
                 jobs=jobs,
@@ -278,6 +291,21 @@ class ControlServer(Control):
     @property
     def moves(self) -> SubscriptionMoves:
         return self._moves
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._dead_letters
+
+    def _letter_jobs(self) -> Iterator[LetterJob]:
+        for pipeline in self.pipelines():
+            for job in pipeline.jobs:
+                if (topic := self._dead_letter_topics.get(pipeline, job.name)) is not None:
+                    yield LetterJob(pipeline.name, job.name, topic)
+
+    def _may_go_back(self, job: LetterJob) -> Callable[[str], bool]:
+        """Return what tells of a topic whether a job reads it."""
+        loaded = self._definitions.get(job.pipeline, self._commands.pipeline(job.pipeline).version)
+        return lambda topic: job.job in loaded.jobs and reads_topic(loaded, loaded.jobs[job.job], topic)
 
     def metric_samples(self) -> MetricSamples:
         topics = self._topics_snapshots.newest()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.control.history.history import History
+from jobpipe.control.letters.dead_letters import DeadLetters
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
@@ -364,6 +365,11 @@ class Control(ABC):
     @abstractmethod
     def moves(self) -> SubscriptionMoves:
         """Moves positions of subscriptions; unlike other methods, these wait for coordinators."""
+
+    @property
+    @abstractmethod
+    def dead_letters(self) -> DeadLetters:
+        """Rows that jobs could not take, and redrives of them."""
 
     @abstractmethod
     def topics_snapshot(self) -> TopicsSnapshot:

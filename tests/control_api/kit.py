@@ -30,6 +30,7 @@ from jobpipe.control.control_service import (
     Submitted,
 )
 from jobpipe.control.history.history import History
+from jobpipe.control.letters.dead_letters import DeadLetters
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
@@ -41,6 +42,7 @@ from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
+from tests.control.letters.letters_kit import Letters
 from tests.control.positions.positions_kit import OneTopic, at
 
 DEADLINE = 20.0
@@ -92,12 +94,21 @@ class MemoryControl(Control):
     store = property(lambda self: self._store)
     history = property(lambda self: self.past)
     moves = property(lambda self: self._moves)
+    dead_letters = property(lambda self: self._dead_letters)
 
     def __init__(self) -> None:
         self._store = Store(None, time.time, lambda: self.tell("stored") and None)
         self.topic = OneTopic(places={"flights.report": at(7)})
         self._moves = SubscriptionMoves(self._store, self.topic, time.time)
         self.past = History(time.time)
+        self.letters = Letters(jobs=[])
+        self._dead_letters = DeadLetters(
+            self.letters,
+            self._store,
+            jobs=lambda: self.letters.jobs,
+            allowed=self.letters.allowed,
+            snapshot=self.letters.snapshot,
+        )
         self.submissions: dict[str, Submission] = {}
         self.statuses: dict[str, PipelineStatus] = {}
         self.run_views: dict[str, RunView] = {}

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from jobpipe.control.control_service import Action
+from jobpipe.control.letters.letter_views import LetterJob, RedriveState
 from jobpipe.control.positions.move_plan import position_text
 from jobpipe.control.rest.rest_app import BODY_BYTES, WAITING
 from jobpipe.control.rest.routing_table import ROUTES
@@ -27,6 +28,7 @@ from jobpipe.errors import (
     WaitTimeout,
 )
 from jobpipe.pipelines.model.job_states import JobState
+from tests.control.letters.letters_kit import DEAD, ROW
 from tests.control.positions.positions_kit import at
 from tests.control_api.kit import DEADLINE, SCHEDULE, Served, until
 
@@ -295,6 +297,7 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
     }
     served.control.schedule_views[("flights", "report")] = SCHEDULE
     values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate", "version": "1"}
+    served.control.letters.jobs.append(LetterJob("flights", "report", DEAD))
     values |= {"topic": "flights", "subscription": "flights.report"}
     asked = 0
     for route in sorted(ROUTES, key=lambda route: (route.method == "DELETE", route.name == "find-run")):
@@ -303,7 +306,8 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
         if route.method == "DELETE":
             served.control.stop("flights")
         query = {"find-run": RANGE, "plan-move": "?to=latest"}.get(route.name, "")
-        reply = served.ask(route.method, route.path.format(**values) + query, bodies.get(route.name))
+        topic = {"topic": DEAD} if "dead-letters" in route.path else {}
+        reply = served.ask(route.method, route.path.format(**values | topic) + query, bodies.get(route.name))
         assert reply.status == route.status, (route.name, reply.body)
         about = document["paths"][route.path][route.method.lower()]["responses"]
         if route.reply is None:
@@ -312,7 +316,7 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
         schema = about[str(route.status)]["content"]["application/json"]["schema"]
         jsonschema.validate(reply.json, {**schema, "components": document["components"]})
         asked += 1
-    assert asked >= 33
+    assert asked >= 38
     expanded = served.ask("GET", "/nothing").json
     schema = document["paths"]["/"]["get"]["responses"]["404"]["content"]["application/problem+json"]["schema"]
     jsonschema.validate(expanded, {**schema, "components": document["components"]})
@@ -353,6 +357,26 @@ def test_a_subscription_is_moved_and_back(served: Served) -> None:
 def test_positions_that_are_not_there(served: Served, topic: str, name: str, to: Any, status: int) -> None:
     reply = served.ask("GET", f"/topics/{topic}/subscriptions/{name}/position/plan?to={to}")
     assert reply.status == status, reply.body
+
+
+def test_dead_letters_and_a_redrive(served: Served) -> None:
+    """A viewer may look, and not redrive; a topic of no job is none."""
+    client, viewer, bus = served.client, served.viewer, served.control.letters
+    assert viewer.dead_letters() == ()
+    bus.jobs.append(LetterJob("flights", "report", DEAD))
+    (found,) = viewer.dead_letters()
+    assert viewer.dead_letters_of(DEAD) == found
+    assert found.counts is not None
+    assert found.counts.letters == 3
+    assert viewer.dead_letter_rows(DEAD, limit=1).rows == (ROW,)
+    assert viewer.plan_redrive(DEAD).published == {"flights": 2}
+    with pytest.raises(NotAuthorized, match="needs the right operate"):
+        viewer.redrive(DEAD)
+    assert bus.asked["redrive"] == 0
+    assert client.redrive(DEAD).by == "token"
+    until(lambda: (view := client.dead_letters_of(DEAD).redrive) is not None and view.state is RedriveState.DONE)
+    assert served.ask("GET", "/dead-letters/orders").status == 404
+    assert served.ask("GET", f"/dead-letters/{DEAD}/rows?limit=1001").status == 400
 
 
 def test_metrics_for_a_scraper(served: Served) -> None:

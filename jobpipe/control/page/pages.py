@@ -14,6 +14,7 @@ from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
 from jobpipe.control.page.plots.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
 from jobpipe.control.page.troubles import troubles
+from jobpipe.control.page.views.dead_letters_page import DeadLettersPages
 from jobpipe.control.page.views.move_page import MovePage, move_href
 from jobpipe.control.page.views.page_action import PageAction
 from jobpipe.control.permissions import Caller, Right
@@ -120,6 +121,7 @@ class Pages:
         self._rendered_of: PageSnapshot | None = None
         self._rendered: dict[tuple[str, Right], RenderedPage] = {}  # of that snapshot
         self._move_page = MovePage(control)
+        self._dead_letters = DeadLettersPages(control)
 
     def look_again(self) -> None:
         """Show what holds now from the next page on: something has happened."""
@@ -170,6 +172,10 @@ class Pages:
                 return self._application
             case ("ui", "schedules"):
                 return self._schedules
+            case ("ui", "dead-letters"):
+                return lambda address, caller: self._dead_letters.all(self._snapshots.newest())
+            case ("ui", "dead-letters", topic):
+                return lambda address, caller: self._dead_letters.one(topic, self._snapshots.newest(), caller)
             case ("ui", "events"):
                 return self._events
         raise PipelineNotFound("there is no such page", job="")

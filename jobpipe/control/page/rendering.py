@@ -115,7 +115,9 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-_ENVIRONMENT.globals.update(calm=Mark("check", "all runs as it should", "good"), warning=Mark("diamond", "", "warn"))
+_ENVIRONMENT.globals.update(
+    calm=Mark("check", "all runs as it should", "good"), warning=Mark("diamond", "", "warn"), half=Mark("half", "")
+)
 _ENVIRONMENT.filters.update(
     number=number, rate=rate, seconds=seconds, size=size, moment=moment, counted=counted, part_id=part_id
 )

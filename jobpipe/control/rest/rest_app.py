@@ -46,6 +46,7 @@ PLACES = (
     ("Jobs", "/ui/jobs"),
     ("Topics", "/ui/topics"),
     ("Schedules", "/ui/schedules"),
+    ("Dead letters", "/ui/dead-letters"),
     ("Alerts", "/ui/events"),
 )
 

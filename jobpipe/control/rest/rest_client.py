@@ -28,6 +28,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.letters.letter_views import LetterRows, LetterTopic, RedriveView
 from jobpipe.control.positions.move_plan import Move, MovePlan
 from jobpipe.control.rest.problem_json import error_of
 from jobpipe.control.rest.rest_models import (
@@ -276,6 +277,26 @@ class ControlClient:
         """Take the last move of a subscription back, if that still stands at ``expected``."""
         return self._ask("POST", _position(topic, subscription, "/undo"), Move, body={"expected": expected})
 
+    def dead_letters(self) -> tuple[LetterTopic, ...]:
+        """Return the dead letters of all jobs that may have some, counted by stage and error."""
+        return self._ask("GET", "/dead-letters", tuple[LetterTopic, ...])
+
+    def dead_letters_of(self, topic: str) -> LetterTopic:
+        """Return the dead letters of a topic, and how its redrive stands."""
+        return self._ask("GET", _letters(topic), LetterTopic)
+
+    def dead_letter_rows(self, topic: str, *, limit: int = 50) -> LetterRows:
+        """Return the newest dead letters of a topic."""
+        return self._ask("GET", _letters(topic, "/rows"), LetterRows, query={"limit": str(limit)})
+
+    def plan_redrive(self, topic: str) -> RedriveView:
+        """Return what a redrive would publish, and which letters it would leave."""
+        return self._ask("GET", _letters(topic, "/redrive"), RedriveView)
+
+    def redrive(self, topic: str) -> RedriveView:
+        """Begin a redrive."""
+        return self._ask("POST", _letters(topic, "/redrive"), RedriveView)
+
     def graph(self) -> GraphView:
         """Return jobs and topics of all pipelines."""
         return self._ask("GET", "/graph", GraphView)
@@ -385,6 +406,10 @@ class ControlClient:
 def _path(pipeline: str, job: str | None, verb: str) -> str:
     inside = "" if job is None else f"/jobs/{quote(job, safe='')}"
     return f"/pipelines/{quote(pipeline, safe='')}{inside}/{verb}"
+
+
+def _letters(topic: str, verb: str = "") -> str:
+    return f"/dead-letters/{quote(topic, safe='')}{verb}"
 
 
 def _position(topic: str, subscription: str, verb: str = "") -> str:

@@ -26,6 +26,7 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.letters.letter_views import LetterRows, LetterTopic, RedriveView
 from jobpipe.control.page.browser_sessions import CODE_SECONDS, BrowserSessions, sign_in_path
 from jobpipe.control.permissions import Caller
 from jobpipe.control.positions.move_plan import Move, MovePlan
@@ -58,6 +59,7 @@ from jobpipe.errors import (
     NotAuthorized,
     PipelineError,
     PipelineNotFound,
+    WaitTimeout,
     short_repr,
 )
 from jobpipe.jobs.allowed_paths import AllowedPaths
@@ -74,6 +76,8 @@ from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind, Plugins
 from jobpipe.pipelines.plugins.schedule_engine import fires_nothing
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+LETTER_SECONDS = 10.0  # for dead letters to be counted, or read
 OPENAPI = "/openapi.json"
 
 
@@ -334,6 +338,27 @@ class Handlers:
         topic, name, body = call.name("topic"), call.name("subscription"), call.of(UndoBody)
         return self._control.moves.undo(topic, name, expected=body.expected, by=call.caller.name)
 
+    def dead_letters(self, call: Call) -> tuple[LetterTopic, ...]:
+        """Count the dead letters of all jobs that may have some, by stage and error."""
+        return self._control.dead_letters.topics(LETTER_SECONDS)
+
+    def dead_letters_of(self, call: Call) -> LetterTopic:
+        """Count the dead letters of a topic by stage and error, and say how its redrive stands."""
+        return self._control.dead_letters.topic(call.name("topic"), LETTER_SECONDS)
+
+    def dead_letter_rows(self, call: Call) -> LetterRows:
+        """Show the newest dead letters of a topic: row, error, stage, and where the row came from."""
+        found = self._control.dead_letters.rows(call.name("topic"), call.whole("limit"), wait=LETTER_SECONDS)
+        return _ready(found)
+
+    def plan_redrive(self, call: Call) -> RedriveView:
+        """Say what a redrive would publish, and which letters it would leave; change nothing."""
+        return _ready(self._control.dead_letters.plan_redrive(call.name("topic"), LETTER_SECONDS))
+
+    def redrive(self, call: Call) -> RedriveView:
+        """Begin to publish the rows of a topic's dead letters again, each once, to the topics that its job reads."""
+        return self._control.dead_letters.redrive(call.name("topic"), by=call.caller.name)
+
     def graph(self, call: Call) -> GraphView:
         """Show which job of which pipeline publishes and reads which topic."""
         graphs = {each.name: self._graph(each) for each in self._control.pipelines()}
@@ -410,6 +435,12 @@ class Handlers:
         return ValidatedView(
             type=type_, kind=kind, error_count=count, configs=configs, errors=tuple(rest), warnings=tuple(warnings)
         )
+
+
+def _ready(found: T | None) -> T:
+    if found is None:
+        raise WaitTimeout("there are too many dead letters to say that at once; ask again in a moment")
+    return found
 
 
 def _job(status: PipelineStatus, name: str) -> JobStatus:

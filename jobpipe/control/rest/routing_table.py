@@ -22,6 +22,8 @@ from jobpipe.control.control_service import (
     Submission,
     Submitted,
 )
+from jobpipe.control.letters.dead_letters import MOST_ROWS
+from jobpipe.control.letters.letter_views import LetterRows, LetterTopic, RedriveView
 from jobpipe.control.permissions import Right
 from jobpipe.control.positions.move_plan import Move, MovePlan
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
@@ -135,6 +137,7 @@ METRICS = Route(
 INDEX = Route("GET", "/", "index", Handlers.index, IndexView)
 DOCUMENT = Route("GET", OPENAPI, "openapi", None, dict[str, Any], about="This document.")
 
+_LETTERS = "/dead-letters/{topic}"
 _POSITION = "/topics/{topic}/subscriptions/{subscription}/position"
 _SCHEDULE = "/pipelines/{pipeline}/jobs/{job}/schedule"
 
@@ -270,6 +273,18 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _POSITION, "move-subscription", Handlers.move, Move, 200, Right.OPERATE, MoveBody),
     Route("GET", f"{_POSITION}/undo", "plan-undo", Handlers.plan_undo, MovePlan),
     Route("POST", f"{_POSITION}/undo", "undo-move", Handlers.undo, Move, 200, Right.OPERATE, UndoBody),
+    Route("GET", "/dead-letters", "list-dead-letters", Handlers.dead_letters, tuple[LetterTopic, ...]),
+    Route("GET", _LETTERS, "show-dead-letters", Handlers.dead_letters_of, LetterTopic),
+    Route(
+        "GET",
+        f"{_LETTERS}/rows",
+        "show-dead-letter-rows",
+        Handlers.dead_letter_rows,
+        LetterRows,
+        query=(Query("limit", QueryKind.WHOLE, "Maximum number.", 50, 1, MOST_ROWS),),
+    ),
+    Route("GET", f"{_LETTERS}/redrive", "plan-redrive", Handlers.plan_redrive, RedriveView),
+    Route("POST", f"{_LETTERS}/redrive", "redrive", Handlers.redrive, RedriveView, 202, Right.OPERATE),
     Route("GET", "/graph", "graph", Handlers.graph, GraphView),
     EVENTS,
     Route(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -115,7 +115,7 @@ class LetterReader:
 
     def read(
         self, topic: str, starting: Boundary, ending: Boundary | None, condition: Condition | None
-    ) -> Iterator[tuple[Fetched, list[int] | None]]:
+    ) -> Generator[tuple[Fetched, list[int] | None], None, None]:
         """Yield record batches with the numbers of the rows that are meant, None for all."""
         reader = self.reader(topic)
         bounds = reader.bounds(starting, ending or LATEST)
@@ -164,12 +164,13 @@ class LetterReader:
             return self._stack.enter_context(Appender(self._config, name, query_id))
 
         made = Redrive(open_topic, allowed, dry_run=dry_run)
-        for fetched, numbers in self.read(topic, starting, ending, condition):
-            if stopped():
-                break
-            letters = list(letters_of(topic, fetched))
-            for letter in letters if numbers is None else [letters[number] for number in numbers]:
-                made.take(letter)
+        with closing(self.read(topic, starting, ending, condition)) as found:
+            for fetched, numbers in found:
+                if stopped():
+                    break
+                letters = list(letters_of(topic, fetched))
+                for letter in letters if numbers is None else [letters[number] for number in numbers]:
+                    made.take(letter)
         return made.finish()
 
 

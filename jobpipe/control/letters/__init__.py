@@ -1,0 +1,1 @@
+"""Dead letters as the control server shows them: counted, read, and redriven in the background."""
