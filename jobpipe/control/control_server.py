@@ -40,6 +40,8 @@ from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.revisions.shared_storage import shared_storage
 from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
+from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
+from jobpipe.control.rows.topic_rows import TopicRows
 from jobpipe.control.scheduler.hold_keeper import HoldKeeper
 from jobpipe.control.scheduler.schedule_views import ScheduleViews, backfill_view
 from jobpipe.control.scheduler.scheduler import Scheduler, SchedulerContext
@@ -139,6 +141,7 @@ class ControlServer(Control):
             stack.callback(admin.close)
             self._topics_snapshots = TopicsSnapshots(admin)
             stack.callback(self._topics_snapshots.close)
+            self._topic_rows = TopicRows(self._config, admin.locate)
             self._cleanup = CleanupQueue(self._store, jobs, admin)
             self._moves = SubscriptionMoves(self._store, admin, self._clock)
             self._definitions = DefinitionCache(self._store, self._plugins)
@@ -327,6 +330,9 @@ class ControlServer(Control):
 
     def topics_snapshot(self) -> TopicsSnapshot:
         return self._topics_snapshots.newest()
+
+    def topic_rows(self, query: RowsQuery) -> RowsFound:
+        return self._topic_rows.read(query)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         with self._store.write():  # all of one moment

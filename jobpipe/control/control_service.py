@@ -16,6 +16,7 @@ from typing import Any
 from jobpipe.control.history.history import History
 from jobpipe.control.letters.dead_letters import DeadLetters
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
+from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
@@ -374,6 +375,16 @@ class Control(ABC):
     @abstractmethod
     def topics_snapshot(self) -> TopicsSnapshot:
         """Return how all topics that are served stand, at most some seconds old; never fails."""
+
+    @abstractmethod
+    def topic_rows(self, query: RowsQuery) -> RowsFound:
+        """Return rows of a topic, up to its present end; takes up to some seconds, and leaves no trace in the topic.
+
+        Raises:
+            TopicNotFound: no publisher serves it; TopicAway if one did.
+            ConfigError: the condition is wrong; nothing was published since the time to begin at.
+            WaitTimeout: others read rows now; or the condition takes too long.
+        """
 
     @abstractmethod
     def load(self, submission: Submission) -> Pipeline:

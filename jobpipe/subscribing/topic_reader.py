@@ -20,15 +20,22 @@ from jobpipe.net.retry import RETRYABLE, Deadline
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.messages.message_fields import R, RequestFor
 from jobpipe.operations.publisher_operations import marked_rows
-from jobpipe.operations.range_messages import News
-from jobpipe.operations.reader_operations import Bounds, BoundsRequest, RangeRequest, ReleaseRequest, SchemaRequest
+from jobpipe.operations.range_messages import News, PlannedRange
+from jobpipe.operations.reader_operations import (
+    Bounds,
+    BoundsRequest,
+    RangeReply,
+    RangeRequest,
+    ReleaseRequest,
+    SchemaRequest,
+)
 from jobpipe.operations.status_operations import StatusRequest
 from jobpipe.operations.subscriber_operations import PollRequest
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.catalog.redrive_marks import SourceRow
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.subscribing.absent_publisher import without_publisher
-from jobpipe.subscribing.fetching.part_fetch import Fetched, fetch_plan
+from jobpipe.subscribing.fetching.part_fetch import Fetched, FetchRange, fetch, fetch_plan
 from jobpipe.subscribing.lease_renewal import HeldLease, held_while, lease_seconds
 from jobpipe.subscribing.one_off_requests import control_link
 
@@ -113,6 +120,22 @@ class TopicReader:
             f"topic {self._topic!r}: there are no rows from offset {start.n} to {end.n}, and so no schema",
             topic=self._topic,
         )
+
+    def ranges(self, start: Position, end: Position) -> RangeReply:
+        """Return what lies between, one plan for each run of batches of one shape.
+
+        Raises:
+            DataLoss: an end was removed, or never was there.
+        """
+        return self._call(RangeRequest(start=start, end=end))
+
+    def fetch_plan(self, plan: PlannedRange, data: str) -> Iterator[Fetched]:
+        """Yield the record batches of a plan of :meth:`ranges`, batch after batch, and within one by partition."""
+        return fetch_plan(self._topic, plan, data, self._config)
+
+    def fetch_partition(self, plan: PlannedRange, data: str, partition: int, skip: int) -> Iterator[Fetched]:
+        """Yield the record batches of one partition of a plan, without the first ``skip``."""
+        return fetch(FetchRange(self._topic, plan.start, plan.end, partition, data), self._config, skip=skip)
 
     def fetch(self, start: Position, end: Position, *, hold: bool = True) -> Iterator[Fetched]:
         """Yield the record batches that lie between, with their places.

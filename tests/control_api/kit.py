@@ -34,6 +34,7 @@ from jobpipe.control.letters.dead_letters import DeadLetters
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
+from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
@@ -122,6 +123,7 @@ class MemoryControl(Control):
         self.state_of: dict[str, JobState] = {}
         self.lines: tuple[str, ...] = ()
         self.topics = TopicsSnapshot({}, 0.0)
+        self.rows_of: Callable[[RowsQuery], RowsFound] = lambda query: RowsFound()
         self.warnings: tuple[Problem, ...] = ()
         self._events: list[Event] = []
         self._bell = threading.Condition()
@@ -219,6 +221,11 @@ class MemoryControl(Control):
     def topics_snapshot(self) -> TopicsSnapshot:
         self._called("topics_snapshot")
         return self.topics
+
+    def topic_rows(self, query: RowsQuery) -> RowsFound:
+        """No rows, unless the test says otherwise by ``rows_of``."""
+        self._called("topic_rows", query)
+        return self.rows_of(query)
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

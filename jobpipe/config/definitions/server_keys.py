@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobpipe.config.definitions.definition import key
-from jobpipe.config.types.list_types import PATHS, VARIABLES
+from jobpipe.config.types.list_types import COLUMNS, PATHS, VARIABLES
 from jobpipe.config.types.network_types import HOST, PORT_RANGE
 from jobpipe.config.types.value_types import PATH, optional
 
@@ -57,5 +57,14 @@ class ServerKeys:
         "Environment variables that jobs get from the control server, in addition to those of the system, Java, "
         "Python, Spark, Hadoop and jobpipe. Each is a name, or the start of names followed by *. A job's secret "
         "env:NAME needs an entry here. null = none.",
+        group="server",
+    )
+    server_masked_columns: tuple[str, ...] | None = key(
+        "jobpipe.server.masked_columns",
+        optional(COLUMNS),
+        None,
+        "Columns of topics that the control server's page never shows: name, a field as name.field, or either after a "
+        "topic's name and a dot. They are missing in exports, and a condition cannot use them. Letter case does not "
+        "count. Dead letters hold whole rows as JSON: mask their column row as well. null = none.",
         group="server",
     )

@@ -10,6 +10,7 @@ from typing import Any
 from jobpipe.config.types.value_types import MOST_PARTS, PATH, BadValueError, ValueType, plain_text
 
 _WRITTEN = ", as a list or with commas between them"
+_MOST_NAME = 500  # characters of a column, with its topic and its field
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 
 
@@ -36,7 +37,14 @@ def _variable(text: str, _base: Path) -> str:
     return text
 
 
+def _column(text: str, _base: Path) -> str:
+    if not text or len(text) > _MOST_NAME or not text.isprintable() or "," in text:
+        raise BadValueError
+    return text
+
+
 PATHS = _listed("paths", f"one or more paths without commas{_WRITTEN}; ~ is the home folder", _path)
 VARIABLES = _listed(
     "variables", f"one or more names of environment variables, which may end with *{_WRITTEN}", _variable
 )
+COLUMNS = _listed("columns", f"one or more names of columns without commas{_WRITTEN}", _column)

@@ -66,6 +66,7 @@ BAD: dict[str, object] = {
     "jobpipe.server.access": 5,
     "jobpipe.server.roots": 5,
     "jobpipe.server.environment": "A-B",
+    "jobpipe.server.masked_columns": "card,,iban",
     "jobpipe.ssl.enabled": "on",
     "jobpipe.ssl.ca": 1,
     "jobpipe.ssl.cert": 1,

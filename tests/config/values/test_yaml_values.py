@@ -14,6 +14,7 @@ from jobpipe.errors import ConfigError
 LISTS = {
     "paths": (["/srv/shop", "/srv/more"], (Path("/srv/shop"), Path("/srv/more"))),
     "variables": (["HOME", "SHOP_*"], ("HOME", "SHOP_*")),
+    "columns": (["card", "orders.iban"], ("card", "orders.iban")),
     "destinations": (["alerts:8443", "127.0.0.1:80"], ("alerts:8443", "127.0.0.1:80")),
     "port range": ([20000, 20999], (20000, 20999)),
     "registry address": (["embedded"], "embedded"),
