@@ -141,7 +141,7 @@ class ControlServer(Control):
             stack.callback(admin.close)
             self._topics_snapshots = TopicsSnapshots(admin)
             stack.callback(self._topics_snapshots.close)
-            self._topic_rows = TopicRows(self._config, admin.locate)
+            self._topic_rows = TopicRows(self._config, lambda topic: admin.locate(topic))
             self._cleanup = CleanupQueue(self._store, jobs, admin)
             self._moves = SubscriptionMoves(self._store, admin, self._clock)
             self._definitions = DefinitionCache(self._store, self._plugins)

@@ -13,6 +13,7 @@ from jobpipe.control.page.marks import Mark, interval_mark, job_mark, link_mark,
 from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
 from jobpipe.control.page.plots.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
+from jobpipe.control.page.rows.rows_page import rows_page
 from jobpipe.control.page.troubles import troubles
 from jobpipe.control.page.views.dead_letters_page import DeadLettersPages
 from jobpipe.control.page.views.move_page import MovePage, move_href
@@ -27,7 +28,7 @@ from jobpipe.pipelines.model.job_states import ENDED, JobState
 LOG_LINES = 300
 RUNS = 20
 EVENTS = 200
-MAX_ADDRESS = 2000
+MAX_ADDRESS = 4000
 MOST_RENDERED = 64  # pages that are kept for a moment
 
 
@@ -108,6 +109,15 @@ class TopicLine:
     lag_rows: int | None
 
 
+def is_rows(text: str) -> bool:
+    """Tell whether an address is that of rows: its page is not live, and takes its time."""
+    try:
+        path = Address.of(text).path
+    except PipelineNotFound:
+        return False
+    return len(path) == 4 and path[:2] == ("ui", "topics") and path[3] == "rows"
+
+
 Render = Callable[[Address, Caller], RenderedPage]
 
 
@@ -144,7 +154,7 @@ class Pages:
             address = Address.of(text)
             made = self._find(address.path)(address, caller)
             with self._lock:
-                if self._rendered_of is snapshot and len(self._rendered) < MOST_RENDERED:
+                if made.is_live and self._rendered_of is snapshot and len(self._rendered) < MOST_RENDERED:
                     self._rendered[text, caller.right] = made
             return made
         except PipelineNotFound as error:
@@ -168,6 +178,8 @@ class Pages:
                 return lambda address, caller: self._move_page.render(
                     topic, address.query, self._snapshots.newest(), caller
                 )
+            case ("ui", "topics", topic, "rows"):
+                return lambda address, caller: rows_page(self._control, topic, address.query)
             case ("ui", "application"):
                 return self._application
             case ("ui", "schedules"):

@@ -30,6 +30,7 @@ class RenderedPage:
         main: what the page shows, below the bar that all have.
         shape: a hash of ``main`` without its parts.
         parts: the elements of ``main`` that change while the page is open, by their ids.
+        is_live: False: it is not made again while it is open.
     """
 
     title: str
@@ -37,14 +38,17 @@ class RenderedPage:
     shape: str
     parts: Mapping[str, str]
     status: int = 200
+    is_live: bool = True
 
 
-def render_page(template: str, title: str, http_status: int = 200, **values: Any) -> RenderedPage:
+def render_page(
+    template: str, title: str, http_status: int = 200, *, is_live: bool = True, **values: Any
+) -> RenderedPage:
     """Return a page made from a template, whose live parts are marked by its macro ``live``."""
     marked = _ENVIRONMENT.get_template(template).render(**values)
     parts = dict(_LIVE.findall(marked))
     shape = hashlib.sha256(_LIVE.sub(r"\1;", marked).encode()).hexdigest()[:16]
-    return RenderedPage(title, _LIVE.sub(r"\2", marked), shape, parts, http_status)
+    return RenderedPage(title, _LIVE.sub(r"\2", marked), shape, parts, http_status, is_live)
 
 
 def render(template: str, **values: Any) -> str:

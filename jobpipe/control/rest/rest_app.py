@@ -22,8 +22,10 @@ from jobpipe.control.control_service import Control
 from jobpipe.control.page.browser_sessions import BrowserSessions
 from jobpipe.control.page.live_updates import LiveUpdates
 from jobpipe.control.page.page_snapshot import PageSnapshots
-from jobpipe.control.page.pages import MAX_ADDRESS, Pages
-from jobpipe.control.page.rendering import render
+from jobpipe.control.page.pages import MAX_ADDRESS, Address, Pages, is_rows
+from jobpipe.control.page.rendering import RenderedPage, render
+from jobpipe.control.page.rows.rows_page import RowsForm, refused_page
+from jobpipe.control.page.rows.rows_requests import RowsRequests
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.control.rest.auth_middleware import CALLER, PEER, UI, Receive, Scope, Send, connection_ends, wants_page
 from jobpipe.control.rest.openapi import openapi
@@ -31,7 +33,7 @@ from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
 from jobpipe.control.rest.routing_table import EVENTS, INDEX, METRICS, ROUTES, Query, QueryKind, Route
 from jobpipe.control.rest.server_sent_events import EventStreams
-from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, WaitTimeout, short_repr
+from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, PipelineNotFound, WaitTimeout, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
 
 log = logging.getLogger(__name__)
@@ -79,10 +81,12 @@ class Api:
         self._document = _document()
         self._pages = Pages(control, PageSnapshots(control, namespace))
         self._live = LiveUpdates(control, self._pages)
+        self._rows = RowsRequests(control)
         self.app = Starlette(
             routes=[
                 *(self._route(route) for route in ROUTES),
                 StarletteRoute(f"{UI}live", self._live_page, methods=["GET"]),
+                StarletteRoute(f"{UI}topics/{{topic}}/rows.{{kind}}", self._rows_file, methods=["GET"]),
                 StarletteRoute(f"{UI}{{path:path}}", self._page, methods=["GET"]),
             ],
             exception_handlers={HTTPException: _http_problem},
@@ -101,6 +105,7 @@ class Api:
         """End the threads; requests that have one are done first."""
         self._streams.close()
         self._live.close()
+        self._rows.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._scrapers.shutdown(wait=True, cancel_futures=True)
 
@@ -147,9 +152,14 @@ class Api:
         caller: Caller = getattr(request.state, CALLER)
         address = _address(request)
         try:
-            page = await self._in_thread(lambda: self._pages.render(address, caller))
+            run = self._rows.run if is_rows(address) else self._in_thread
+            page = await run(lambda: self._pages.render(address, caller))
         except JobpipeError as error:
             return _problem(error, None)
+        return self._html(request, page)
+
+    def _html(self, request: Request, page: RenderedPage) -> Response:
+        caller: Caller = getattr(request.state, CALLER)
         here = max((href for _, href in PLACES if f"{request.url.path}/".startswith(f"{href}/")), key=len, default="/")
         name = next(name for name, href in PLACES if href == here)
         text = render(
@@ -157,10 +167,28 @@ class Api:
         )
         return Response(text, page.status, media_type="text/html")
 
+    async def _rows_file(self, request: Request) -> Response:
+        topic, kind = request.path_params["topic"], request.path_params["kind"]
+        query = request.query_params
+        try:
+            Address.of(_address(request))
+            self._rows.take()
+            try:
+                return await self._rows.run(lambda: self._rows.read(topic, kind, query))
+            except BaseException:
+                self._rows.give_back()
+                raise
+        except PipelineNotFound as error:
+            return _problem(error, 404)
+        except JobpipeError as error:
+            return self._html(request, refused_page(RowsForm.of(topic, query), error))
+
     async def _live_page(self, request: Request) -> Response:
         caller: Caller = getattr(request.state, CALLER)
         peer = getattr(request.state, PEER)
         address, shape = (request.query_params.get(name, "")[:MAX_ADDRESS] for name in ("address", "shape"))
+        if is_rows(address):
+            return Response(status_code=204)  # a browser does not ask again
         if not self._live.take():
             return _problem(WaitTimeout("too many pages are open; close some"), 503)
         stream = self._live.stream(address, shape, caller, lambda: peer.is_due)

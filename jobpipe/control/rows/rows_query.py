@@ -109,7 +109,7 @@ class RowBounds:
     seconds: float
 
 
-PAGE_BOUNDS = RowBounds(20_000, 64 << 20, 16 << 20, 10.0)
+PAGE_BOUNDS = RowBounds(20_000, 64 << 20, 4 << 20, 10.0)
 EXPORT_BOUNDS = RowBounds(1_000_000, 256 << 20, 64 << 20, 30.0)
 
 

@@ -12,7 +12,9 @@ from jobpipe.admin import Admin
 from jobpipe.config import Config, load
 from jobpipe.errors import JobpipeError
 from jobpipe.publishing.topic_publisher import Publisher
+from tests.control.page.conftest import browser, page, shown  # noqa: F401 - fixtures
 from tests.control.rows.rows_kit import RowsTopic
+from tests.control_api.conftest import control, limits, served, server_config  # noqa: F401 - fixtures
 
 
 @pytest.fixture

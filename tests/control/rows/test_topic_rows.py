@@ -41,7 +41,7 @@ def walked(orders: RowsTopic, place: RowPlace | None, step: str, **more: Any) ->
 
 
 @pytest.mark.parametrize("is_large", [False, True], ids=["small batches", "large batches"])
-@pytest.mark.parametrize("limit", [4, 500])
+@pytest.mark.parametrize("limit", [6, 500])
 def test_page_by_page_every_row_comes_once(
     orders: RowsTopic, monkeypatch: pytest.MonkeyPatch, is_large: bool, limit: int
 ) -> None:
@@ -134,6 +134,7 @@ def test_a_topic_whose_publisher_is_gone(orders: RowsTopic) -> None:
     assert not any(line.name == orders.topic and line.location for line in orders.admin.topics())
 
 
+@pytest.mark.slow
 def test_rows_that_retention_has_removed(open_topic: Callable[..., RowsTopic]) -> None:
     """It is said from which offset on there are rows, and they are shown."""
     orders = open_topic(**AT_ONCE)

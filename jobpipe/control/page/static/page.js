@@ -13,7 +13,7 @@ function made(root) {
 made(document);
 const log = document.getElementById("log-box");
 if (log) log.scrollTop = log.scrollHeight;
-follow(made);
+if (document.getElementById("main").dataset.live !== "no") follow(made);
 
 addEventListener("resize", fit);
 document.addEventListener("click", event => {

@@ -1,0 +1,72 @@
+"""Which columns and fields a configuration masks, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from jobpipe.control.rows.masked_columns import MaskedColumns
+
+BUYER = pa.struct([("name", pa.string()), ("card", pa.struct([("number", pa.string()), ("until", pa.int32())]))])
+ROW = {"name": "Ann", "card": {"number": "4111", "until": 2030}}
+ROWS = pa.RecordBatch.from_arrays(
+    [
+        pa.array([1, 2, 3]),
+        pa.array([ROW, None, {"name": "Bo", "card": None}], BUYER),
+        pa.array([[ROW], None, []], pa.list_(BUYER)),
+        pa.array([[ROW], None, []], pa.large_list(BUYER)),
+        pa.array([[ROW], None, [ROW]], pa.list_(BUYER, 1)),
+        pa.array([[("first", ROW)], None, []], pa.map_(pa.string(), BUYER)),
+        pa.array(["x", "y", None]),
+    ],
+    names=["n", "buyer", "buyers", "large", "fixed", "by_name", "a.b"],
+)
+NESTED = ("buyer", "buyers", "large", "fixed", "by_name")
+
+
+def test_nothing_is_masked_by_default() -> None:
+    masks = MaskedColumns((), "orders")
+    assert masks.apply(ROWS).equals(ROWS)
+    assert masks.names(ROWS.schema) == ()
+
+
+@pytest.mark.parametrize("entry", ["n", "N", "orders.n", "ORDERS.N"])
+def test_a_column(entry: str) -> None:
+    masks = MaskedColumns((entry,), "orders")
+    assert masks.apply(ROWS).schema.names == masks.schema(ROWS.schema).names == list(ROWS.schema.names[1:])
+    assert masks.names(ROWS.schema) == ("n",)
+    assert MaskedColumns(("payments.n",), "orders").apply(ROWS).equals(ROWS)
+
+
+@pytest.mark.parametrize("column", NESTED)
+@pytest.mark.parametrize("rows", [ROWS, ROWS.slice(1), ROWS.slice(0, 1)], ids=["all", "the last", "the first"])
+def test_a_field(column: str, rows: pa.RecordBatch) -> None:
+    """Also within lists and maps; what is null stays null."""
+    masks = MaskedColumns((f"{column}.card.number",), "orders")
+    left = masks.apply(rows)
+    assert left.schema.equals(masks.schema(rows.schema))
+    left.validate(full=True)
+    assert masks.names(rows.schema) == (f"{column}.card.number",)
+    assert "4111" not in str(left.column(column).to_pylist())
+    assert str(left.column(column).to_pylist()) == str(rows.column(column).to_pylist()).replace(
+        "'number': '4111', ", ""
+    )
+
+
+def test_a_column_whose_fields_are_all_masked() -> None:
+    masks = MaskedColumns(("buyer.name", "buyer.card.number", "buyer.card.until"), "orders")
+    assert "buyer" not in masks.apply(ROWS).schema.names
+    assert masks.names(ROWS.schema) == ("buyer",)
+
+
+def test_an_entry_of_two_meanings_masks_both() -> None:
+    """The column ``b`` of topic ``a``, and the column that is called ``a.b``."""
+    assert "a.b" not in MaskedColumns(("a.b",), "orders").apply(ROWS).schema.names
+    renamed = ROWS.rename_columns(["b", *ROWS.schema.names[1:]])
+    assert MaskedColumns(("a.b",), "a").names(renamed.schema) == ("b", "a.b")
+
+
+def test_all_columns() -> None:
+    """As many rows are left, without columns."""
+    left = MaskedColumns(ROWS.schema.names, "orders").apply(ROWS)
+    assert (left.num_rows, left.num_columns) == (3, 0)
