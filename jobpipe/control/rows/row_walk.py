@@ -58,7 +58,7 @@ class RowPiece:
 
 
 class RowWalk:
-    """Walks between two places of a topic, which ``reader`` reads; whoever walks holds a lease."""
+    """Walks between two places of a topic, which ``reader`` reads, while its caller holds a lease."""
 
     def __init__(self, reader: TopicReader) -> None:
         self._reader = reader

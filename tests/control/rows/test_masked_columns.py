@@ -36,6 +36,8 @@ def test_a_column(entry: str) -> None:
     assert masks.apply(ROWS).schema.names == masks.schema(ROWS.schema).names == list(ROWS.schema.names[1:])
     assert masks.names(ROWS.schema) == ("n",)
     assert MaskedColumns(("payments.n",), "orders").apply(ROWS).equals(ROWS)
+    capital = ROWS.rename_columns(["N", *ROWS.schema.names[1:]])
+    assert masks.names(capital.schema) == ("N",)
 
 
 @pytest.mark.parametrize("column", NESTED)

@@ -43,6 +43,8 @@ def test_rows(shown: Shown, width: int, tmp_path: Path) -> None:
     control, page = shown.served.control, shown.page
     flights(control)
     control.rows_of = _rows
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/ui/live" in request.url else None)
     page.set_viewport_size({"width": width, "height": 800})
     shown.open("/ui/topics/flights")
     page.get_by_role("link", name="Rows", exact=True).click()
@@ -74,4 +76,5 @@ def test_rows(shown: Shown, width: int, tmp_path: Path) -> None:
         shown.tell()  # what a live page would look at
     page.wait_for_timeout(300)
     asked = [call[1].where for call in control.calls if call[0] == "topic_rows"]
+    assert ["rows" in url for url in streams] == [False]  # that of the topic alone
     assert asked == ["", "city LIKE 'ber%'", "city LIKE 'ber%'", "city LIKE 'ber%'", "town = 1"]

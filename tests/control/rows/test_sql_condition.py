@@ -88,6 +88,7 @@ HOSTILE = (
     "EXISTS (SELECT 1 FROM pragma_table_list)",
     "1) UNION SELECT 1 FROM rows WHERE (1",
     "1) LIMIT (1",
+    "n = 1) OR (n = 2",
     "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c)",
     "(WITH RECURSIVE c(x) AS (VALUES(1)) SELECT x FROM c)",
     "randomblob(1000000000) IS NULL",

@@ -19,6 +19,7 @@ from jobpipe.control.rows.topic_rows import MOST_READS, TopicRows
 from jobpipe.errors import ConfigError, TopicAway, TopicNotFound, WaitTimeout
 from jobpipe.publishing.coordinator_launcher import end_coordinators
 from jobpipe.subscribing.python_client import subscribe
+from jobpipe.subscribing.topic_reader import TopicReader
 from tests.control.rows.rows_kit import RowsTopic, values
 
 pytestmark = pytest.mark.zookeeper
@@ -66,6 +67,28 @@ def test_page_by_page_every_row_comes_once(
     assert page.newer is not None
     assert values(orders.read(str(page.older), limit=5)) == [0, 1, 2]
     assert values(orders.read(str(page.newer), limit=6)) == [8, 9, 10, 11, 12, 13]
+
+
+def test_of_a_large_batch_only_what_is_wanted_is_fetched(orders: RowsTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the record batch on at which a page begins, or ends."""
+    monkeypatch.setattr(row_walk, "SMALL_ROWS", 0)
+    monkeypatch.setattr(row_walk, "GROUP", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("jobpipe.store.spool.partition_writer.MAX_RECORD_BATCH_ROWS", 3)
+        orders.publish((30, 3))
+    fetched = []
+    fetch = TopicReader.fetch_partition
+
+    def fetch_partition(reader: TopicReader, plan: Any, data: str, partition: int, skip: int) -> Any:
+        fetched.append((partition, skip))
+        return fetch(reader, plan, data, partition, skip)
+
+    monkeypatch.setattr(TopicReader, "fetch_partition", fetch_partition)
+    assert values(orders.read("0-0-7-1", limit=2)) == [22, 23]
+    assert fetched == [(0, 7)]
+    fetched.clear()
+    assert values(orders.read("before 0-0-7-1", limit=2)) == [20, 21]
+    assert fetched == [(0, 0), (0, 6)]  # the first is asked how many there are
 
 
 def test_newest_rows_are_the_last_ones(orders: RowsTopic) -> None:
@@ -248,3 +271,18 @@ def test_others_wait_or_are_refused(orders: RowsTopic, monkeypatch: pytest.Monke
         for reader in readers:
             reader.join(DEADLINE)
     assert values(rows.read(query)) == [0]
+    for _ in range(MOST_READS + 1):  # one that fails gives its place back as well
+        with pytest.raises(ConfigError):
+            rows.read(replace(query, where="nosuch = 1"))
+    assert values(rows.read(query)) == [0]
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small batches", "large batches"])
+def test_a_place_where_no_row_is(orders: RowsTopic, monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
+    """Someone typed it: what comes after it is shown, and what comes before."""
+    if is_large:
+        monkeypatch.setattr(row_walk, "SMALL_ROWS", 0)
+    orders.publish((3, 2), (1, 1))
+    for place, count in (("0-5-0-0", 5), ("0-0-999999999999-5", 3), ("0-0-0-999999999999", 3), ("1-1-7-0", 7)):
+        assert values(orders.read(place)) == list(range(count, 7))
+        assert values(orders.read(f"before {place}")) == list(range(count))

@@ -195,7 +195,7 @@ def _cell(value: tuple[Plain, str]) -> Cell:
 
 
 def _summary(found: RowsFound) -> str:
-    """Return how much was looked at, and why no more."""
+    """Return how much was looked at, and why the search stopped there."""
     if found.first is None or found.last is None:
         return ""
     offsets = f"offset {found.first:,}" if found.first == found.last else f"offsets {found.first:,} to {found.last:,}"
