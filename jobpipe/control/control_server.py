@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow as pa
+
 from jobpipe.admin import Admin
 from jobpipe.config import Config
 from jobpipe.control.commands import PipelineCommands
@@ -40,6 +42,7 @@ from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.revisions.planning import Asked
 from jobpipe.control.revisions.shared_storage import shared_storage
 from jobpipe.control.revisions.submission_checks import load_submission, refusals, require_no_foreground
+from jobpipe.control.rows.masked_columns import MaskedColumns
 from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
 from jobpipe.control.rows.topic_rows import TopicRows
 from jobpipe.control.scheduler.hold_keeper import HoldKeeper
@@ -147,7 +150,7 @@ class ControlServer(Control):
             self._definitions = DefinitionCache(self._store, self._plugins)
             self._dead_letter_topics = DeadLetterTopics(self._definitions)
             self._dead_letters = DeadLetters(
-                LetterQuestions(self._config, admin),
+                LetterQuestions(self._config, admin, self._without_masked),
                 self._store,
                 jobs=self._letter_jobs,
                 allowed=self._may_go_back,
@@ -304,6 +307,9 @@ class ControlServer(Control):
             for job in pipeline.jobs:
                 if (topic := self._dead_letter_topics.get(pipeline, job.name)) is not None:
                     yield LetterJob(pipeline.name, job.name, topic)
+
+    def _without_masked(self, topic: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return MaskedColumns(self._config.server_masked_columns or (), topic).apply(batch)
 
     def _may_go_back(self, job: LetterJob) -> Callable[[str], bool]:
         """Return what tells of a topic whether a job reads it."""

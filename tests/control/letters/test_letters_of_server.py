@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from jobpipe.control.letters.letter_views import LetterJob
@@ -40,6 +42,16 @@ def test_none_after_the_tolerance_is_gone(world: World) -> None:
     assert len(server.dead_letters.topics()) == 1
     server.submit(world.submission({"report": reading("orders")}))
     assert server.dead_letters.topics() == ()
+
+
+def test_masked_columns_of_letters_are_not_shown(world: World) -> None:
+    """Named alone, or with their topic; of another topic they are left."""
+    dead, other = "flights.report.dead-letters", "others.dead-letters"
+    world.config = replace(world.config, server_masked_columns=("row", f"{dead}.error_message"))
+    server = world.server()
+    batch = pa.RecordBatch.from_pylist([{"row": "{}", "error_message": "bad price", "stage": "python"}])
+    assert server._without_masked(dead, batch).schema.names == ["stage"]
+    assert server._without_masked(other, batch).schema.names == ["error_message", "stage"]
 
 
 def test_the_server_moves_subscriptions(world: World) -> None:
