@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -27,7 +28,7 @@ from jobpipe.control.letters.letter_views import (
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, TopicNotFound, short_repr
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import TopicsSnapshot
-from jobpipe.pipelines.dead_letters.redrive import Outcome
+from jobpipe.pipelines.dead_letters.redrive import Outcome, without_value
 from jobpipe.plural import counted
 
 log = logging.getLogger(__name__)
@@ -277,9 +278,12 @@ def _raised(found: T | JobpipeError | None) -> T | None:
 
 
 def _with_outcome(view: RedriveView, outcome: Outcome) -> RedriveView:
-    """Return a redrive with what became of the letters; of reasons that differ by their rows' values only some."""
-    reasons = outcome.left.most_common(MOST_REASONS)
-    left = [LeftView(reason=why, letters=number) for why, number in reasons]
-    if others := outcome.left.total() - sum(number for _, number in reasons):
-        left.append(LeftView(reason="other reasons", letters=others))
-    return replace(view, published=dict(outcome.published), already=outcome.already, left=tuple(left))
+    """Return a redrive with what became of the letters; reasons do not quote values, which may be masked."""
+    left: Counter[str] = Counter()
+    for why, letters in outcome.left.items():
+        left[without_value(why)] += letters
+    reasons = left.most_common(MOST_REASONS)
+    shown = [LeftView(reason=why, letters=letters) for why, letters in reasons]
+    if others := left.total() - sum(letters for _, letters in reasons):
+        shown.append(LeftView(reason="other reasons", letters=others))
+    return replace(view, published=dict(outcome.published), already=outcome.already, left=tuple(shown))

@@ -33,7 +33,14 @@ NEEDED = ("row", "error_class", "error_message", "stage", "topic", "at")
 PLACE = ("offset", "published_ms", "partition", "row_number")
 COLUMNS = (*NEEDED, *PLACE, "file", "source_row")
 OF_THE_TOPIC = (TopicNotFound, NotAuthorized, ConfigError, SchemaMismatch)  # errors that another try does not mend
+AS_IT_IS = "as it is now"  # in a reason; what follows quotes a value
 TRIES = 100  # at a batch some of whose rows other redrives publish at the same time
+
+
+def without_value(why: str) -> str:
+    """Return why a letter is left without the value of its row that the reason may quote."""
+    before, found, _ = why.partition(f" {AS_IT_IS}: ")
+    return f"{before} {AS_IT_IS}" if found else why
 
 
 class Target(Protocol):
@@ -277,7 +284,7 @@ class _Batch:
             try:
                 row = reader.values(letter.values["source_row"])
             except ValueError as error:
-                self.left.append(Left(letter, f"its row does not fit topic {self._topic} as it is now: {error}"))
+                self.left.append(Left(letter, f"its row does not fit topic {self._topic} {AS_IT_IS}: {error}"))
                 continue
             taken.append(letter.source)
             parts.setdefault(letter.source.partition % shape.partitions, []).append(row)

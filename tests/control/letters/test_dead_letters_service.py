@@ -11,10 +11,10 @@ import pytest
 from jobpipe.control.letters.background_answers import FRESH_SECONDS, STALE_SECONDS, BackgroundAnswers
 from jobpipe.control.letters.dead_letters import MOST_REASONS, MOST_REDRIVES, DeadLetters
 from jobpipe.control.letters.letter_questions import MOST_LETTERS
-from jobpipe.control.letters.letter_views import LetterCounts, LetterJob, RedriveState
+from jobpipe.control.letters.letter_views import LeftView, LetterCounts, LetterJob, RedriveState
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, NotAuthorized, TopicNotFound
 from jobpipe.jobs.storage.job_store import Store
-from jobpipe.pipelines.dead_letters.redrive import Outcome
+from jobpipe.pipelines.dead_letters.redrive import AS_IT_IS, Outcome
 from tests.control.letters.letters_kit import DEAD, DEADLINE, GROUP, LEFT, ROW, Letters
 from tests.pipelines.waiting import eventually
 
@@ -222,14 +222,25 @@ def test_too_many_letters_are_not_planned(letters: DeadLetters, bus: Letters) ->
 
 
 def test_reasons_are_bounded(letters: DeadLetters, bus: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row's value may make one of its own."""
+    """However many topics a letter's author makes up."""
     outcome = Outcome()
-    outcome.left.update({f"value {number} does not fit": 1 for number in range(MOST_REASONS + 5)})
+    outcome.left.update({f"rows may not go to its topic t{number}": 1 for number in range(MOST_REASONS + 5)})
     monkeypatch.setattr(bus, "redrive", lambda *_, **__: outcome)
     plan = letters.plan_redrive(DEAD, DEADLINE)
     assert plan is not None
     assert len(plan.left) == MOST_REASONS + 1
     assert plan.left[-1].letters == 5
+
+
+def test_reasons_quote_no_values(letters: DeadLetters, bus: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be those of masked columns."""
+    outcome = Outcome()
+    for value in ("hunter2", "hunter3"):
+        outcome.left[f"its row does not fit topic orders {AS_IT_IS}: '{value}' is no number"] = 2
+    monkeypatch.setattr(bus, "redrive", lambda *_, **__: outcome)
+    plan = letters.plan_redrive(DEAD, DEADLINE)
+    assert plan is not None
+    assert plan.left == (LeftView(reason="its row does not fit topic orders as it is now", letters=4),)
 
 
 class Ticks:
