@@ -120,6 +120,8 @@ def page_address(work: Path, server: subprocess.Popen[bytes]) -> str:
     while server.poll() is None and time.monotonic() < until:
         try:
             if (address := ServerAddress.local(config)) is not None:
+                if not sys.stdout.isatty():  # a log may be read by others
+                    return f"{address.url} ({JOBPIPE} --config {work / CONFIG} server --sign-in prints how to sign in)"
                 return f"{address.url}{ControlClient(address).sign_in_code().path}"
         except JobpipeError:  # it comes just now
             pass

@@ -188,6 +188,8 @@ def test_the_demo(tmp_path: Path) -> None:
         assert fact in done.stdout
     assert " NO " not in done.stdout
     assert f"All 15 facts hold. The report of the job `report` is {work / 'report.csv'}." in done.stdout
-    assert re.search(r"in a browser: http://127\.0\.0\.1:\d+/ui/sign-in\?code=\S+\n", done.stdout)
+    assert re.search(
+        r"in a browser: http://127\.0\.0\.1:\d+ \(.* server --sign-in prints how to sign in\)\n", done.stdout
+    )
     assert (work / "report.csv").exists()
     assert_nothing_is_left(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,8 @@ from jobpipe.control.control_service import Control
 from jobpipe.control.page.pages import Pages
 from jobpipe.control.page.rendering import RenderedPage
 from jobpipe.control.permissions import Caller
-from jobpipe.errors import JobpipeError
+
+log = logging.getLogger(__name__)
 
 MOST = 64  # streams
 RENDERERS = 2  # threads that make pages for all of them
@@ -26,13 +28,10 @@ WATCH_SECONDS = 1.0  # how long a thread waits for an event
 class LiveUpdates:
     """The streams of a server: a bounded number. For one event loop, but :meth:`close`."""
 
-    def __init__(
-        self, control: Control, pages: Pages, most: int = MOST, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, control: Control, pages: Pages, most: int = MOST) -> None:
         self._control = control
         self._pages = pages
         self._most = most
-        self._clock = clock
         self._pool = ThreadPoolExecutor(RENDERERS, thread_name_prefix="page")
         self._watcher_pool = ThreadPoolExecutor(1, thread_name_prefix="page-events")
         self._open = 0
@@ -67,21 +66,21 @@ class LiveUpdates:
             pool.shutdown(wait=True, cancel_futures=True)
 
     async def stream(
-        self, address: str, shape: str, caller: Caller, is_over: Callable[[], bool]
+        self, address: str, shape: str, caller_now: Callable[[], Caller | None], is_over: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
         """Yield what a page's stream has; the caller has a place.
 
         Args:
             address: the path of the page, with its query.
             shape: of what the browser shows.
-            caller: whose browser it is.
+            caller_now: returns whose browser it is, None once it has no right any more.
             is_over: whether its connection has to end.
         """
         loop, began = asyncio.get_running_loop(), time.monotonic()
         shown: dict[str, str] = {}
-        told = began
+        told = float("-inf")
         while not (self._closed or is_over()):
-            if caller.until is not None and self._clock() >= caller.until:
+            if (caller := caller_now()) is None:
                 yield _message("sign-in", 0)
                 return
             if time.monotonic() - began >= AGE_SECONDS:
@@ -109,7 +108,8 @@ class LiveUpdates:
         while not self._closed:
             try:
                 after, news = await loop.run_in_executor(self._watcher_pool, self._news, after)
-            except JobpipeError:  # the store cannot be read now: streams look by themselves
+            except Exception as error:  # noqa: BLE001 - whatever it is: streams look by themselves
+                log.info("events cannot be read; pages look every %g s: %s", TICK_SECONDS, error)
                 await asyncio.sleep(TICK_SECONDS)
                 continue
             if news:
@@ -127,7 +127,7 @@ class LiveUpdates:
 
 def _difference(shown: dict[str, str], shape: str, page: RenderedPage) -> bytes | None:
     if page.shape != shape:
-        return _message("page", {"main": page.main, "shape": page.shape})
+        return _message("page", {"title": page.title, "main": page.main, "shape": page.shape})
     changed = {id_: html for id_, html in page.parts.items() if shown.get(id_) != html}
     return _message("parts", changed) if changed else None
 

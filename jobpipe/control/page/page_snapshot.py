@@ -95,6 +95,8 @@ class PageSnapshots:
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _forgotten: int = 0  # how often something has happened
+    _made_after: int = 0  # of that, before the newest was made
     _newest: PageSnapshot | None = None
     _made_at: float = float("-inf")
     _looked: deque[_Looked] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -106,15 +108,16 @@ class PageSnapshots:
             StoreError: what is kept of jobs cannot be read.
         """
         with self._lock:  # those who come meanwhile get the same
-            if self._newest is None or self.ticks() - self._made_at > max_age:
+            forgotten = self._forgotten
+            fresh = self._made_after == forgotten and self.ticks() - self._made_at <= max_age
+            if self._newest is None or not fresh:
                 self._newest = self._make()
-                self._made_at = self.ticks()
+                self._made_at, self._made_after = self.ticks(), forgotten
             return self._newest
 
     def forget(self) -> None:
-        """Let the next one be a new one: something has happened."""
-        with self._lock:
-            self._newest = None
+        """Let the next one be a new one: something has happened. For one thread; never waits for one that is made."""
+        self._forgotten += 1
 
     def _make(self) -> PageSnapshot:
         topics = self.control.topics_snapshot()

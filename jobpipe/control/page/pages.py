@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from jobpipe.graph.namespace_graph import ApplicationNode, Edge, EdgeKind, Topic
 from jobpipe.jobs.log_file_tail import FAILED_BECAUSE
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.pipelines.model.job_states import ENDED, JobState
+
+log = logging.getLogger(__name__)
 
 LOG_LINES = 300
 RUNS = 20
@@ -128,6 +131,7 @@ class Pages:
         self._control = control
         self._snapshots = snapshots
         self._lock = threading.Lock()
+        self._failure = ""  # the last one that was logged
         self._rendered_of: PageSnapshot | None = None
         self._rendered: dict[tuple[str, Right], RenderedPage] = {}  # of that snapshot
         self._move_page = MovePage(control)
@@ -160,7 +164,14 @@ class Pages:
         except PipelineNotFound as error:
             return render_page("not_found.html", "Not found", 404, error=error)
         except JobpipeError as error:
-            return render_page("failed.html", "Not known now", 503, error=error)
+            return render_page("failed.html", "Not known now", 503, said=error.message)
+        except Exception as error:
+            with self._lock:
+                is_known, self._failure = self._failure == repr(error), repr(error)
+            if not is_known:  # an open page asks every other second
+                log.exception("a page cannot be made: %s", short_repr(text))
+            said = f"This page cannot be made ({type(error).__name__}); the server's log says more."
+            return render_page("failed.html", "Not known now", 500, said=said)
 
     def _find(self, path: tuple[str, ...]) -> Render:
         match path:

@@ -120,7 +120,7 @@ _ENVIRONMENT = Environment(
     auto_reload=False,
 )
 _ENVIRONMENT.globals.update(
-    calm=Mark("check", "all runs as it should", "good"), warning=Mark("diamond", "", "warn"), half=Mark("half", "")
+    calm=Mark("check", "nothing needs attention", "good"), warning=Mark("diamond", "", "warn"), half=Mark("half", "")
 )
 _ENVIRONMENT.filters.update(
     number=number, rate=rate, seconds=seconds, size=size, moment=moment, counted=counted, part_id=part_id

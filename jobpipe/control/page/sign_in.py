@@ -48,8 +48,10 @@ class SignIn:
     async def _with_code(self, request: Request) -> Response:
         """Sign in by the address that the server printed."""
         code = request.query_params.get("code", "")
-        if self._sessions is None or not code:
+        if self._sessions is None or not code or request.method != "GET":
             return self._form(200)
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return self._form(403, "Another page led here. Paste the address into the browser's own bar.")
         right = self._sessions.take_code(code)
         if right is None:
             return self._form(403, "That address has been used, or is too old.")

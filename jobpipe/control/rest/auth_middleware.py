@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from jobpipe.control.page.browser_sessions import BrowserSessions
 from jobpipe.control.permissions import Caller, Right
@@ -27,11 +27,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CALLER = "caller"  # in the state of a request: the jobpipe.control.permissions.Caller
 PEER = "peer"  # the jobpipe.net.servers.accepted_connection.AcceptedConnection that asks, which the listener put there
+CALLER_NOW = "caller_now"  # returns the caller as it is known now; None once there is no right any more
 LET_IN = "let_in"  # called, without arguments, for a request that has a right
 REFUSED = "refused"  # why the listener refuses it, if it does
 PUBLIC = frozenset({"/health"})
 UI = "/ui/"  # what is below it, and "/", is for browsers
-OPEN_UI = (f"{UI}sign-in", f"{UI}static/")  # needs no right
+SIGN_IN = f"{UI}sign-in"
+OPEN_UI = (SIGN_IN, f"{UI}static/")  # needs no right
 SAFE = frozenset({"GET", "HEAD"})
 CLOSE = {"connection": "close", "retry-after": "1"}
 HEADERS = {
@@ -132,9 +134,10 @@ class AuthMiddleware:
         path: str = scope["path"]
         if path in PUBLIC and safe:
             return None
-        if self._open_ui is not None and path.startswith(OPEN_UI):
-            return self._open_ui
         caller = self._identities.caller(headers, peer.names)
+        if self._open_ui is not None and path.startswith(OPEN_UI):
+            is_done = path == SIGN_IN and safe and caller is not None and not scope["query_string"]
+            return RedirectResponse("/", 303) if is_done else self._open_ui
         if caller is None:
             if self._open_ui is not None and safe and wants_page(path, headers):
                 return self._open_ui
@@ -143,10 +146,11 @@ class AuthMiddleware:
                 "the control server does not know who asks; give its token, or a certificate that the server's "
                 "jobpipe.server.access names",
             )
-        if caller.until is not None and (why := _not_of_our_page(headers, safe=safe)) is not None:
+        if (why := _not_of_our_page(headers, safe=safe, has_cookie=caller.until is not None)) is not None:
             log.warning("a request of a browser that %s was refused", why)
             return _refusal(403, f"the request {why}; open the page of this server")
         scope["state"][CALLER] = caller
+        scope["state"][CALLER_NOW] = lambda: self._identities.caller(headers, peer.names)
         scope["state"][LET_IN]()
         return None
 
@@ -165,13 +169,14 @@ def wants_page(path: str, headers: Headers) -> bool:
     return path.startswith(UI) or (path == "/" and "text/html" in headers.get("accept", ""))
 
 
-def _not_of_our_page(headers: Headers, *, safe: bool) -> str | None:
-    """Return how a request with a cookie shows that our own page did not make it, as a phrase.
+def _not_of_our_page(headers: Headers, *, safe: bool, has_cookie: bool) -> str | None:
+    """Return how a request shows that a browser made it for another page than ours, as a phrase.
 
-    A cookie goes along with requests of pages of other ports of this host, too. All browsers send Origin with a change.
+    Cookies go along with requests of pages of other ports of this host, certificates with those of any page. All
+    browsers send Origin with a change; programs, which have no cookie, do not.
     """
     if not safe:
-        return None if "origin" in headers else "does not say from which page it comes"
+        return "does not say from which page it comes" if has_cookie and "origin" not in headers else None
     site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
     return None if site in ("same-origin", "none") or mode == "navigate" else "comes from another site"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -27,7 +28,17 @@ from jobpipe.control.page.rendering import RenderedPage, render
 from jobpipe.control.page.rows.rows_page import RowsForm, refused_page
 from jobpipe.control.page.rows.rows_requests import RowsRequests
 from jobpipe.control.permissions import Caller, Right
-from jobpipe.control.rest.auth_middleware import CALLER, PEER, UI, Receive, Scope, Send, connection_ends, wants_page
+from jobpipe.control.rest.auth_middleware import (
+    CALLER,
+    CALLER_NOW,
+    PEER,
+    UI,
+    Receive,
+    Scope,
+    Send,
+    connection_ends,
+    wants_page,
+)
 from jobpipe.control.rest.openapi import openapi
 from jobpipe.control.rest.problem_json import PROBLEM, problem_of
 from jobpipe.control.rest.rest_handlers import OPENAPI, Call, Handlers
@@ -42,7 +53,7 @@ T = TypeVar("T")
 BODY_BYTES = 4 << 20  # a file of 1 MiB, as JSON
 THREADS = 8
 SCRAPES = 2  # at a time: they may wait for the registry, and must leave the other threads to others
-WAITING = 64  # requests that have, or wait for, a thread
+WAITING = 64  # requests that have, or wait for, a thread of a pool
 PLACES = (
     ("Graph", "/"),
     ("Jobs", "/ui/jobs"),
@@ -77,7 +88,8 @@ class Api:
         self._streams = EventStreams(control) if streams is None else EventStreams(control, streams)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="rest")
         self._scrapers = ThreadPoolExecutor(SCRAPES, thread_name_prefix="metrics")
-        self._waiting = 0
+        self._page_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="pages")
+        self._waiting: Counter[ThreadPoolExecutor] = Counter()
         self._document = _document()
         self._pages = Pages(control, PageSnapshots(control, namespace))
         self._live = LiveUpdates(control, self._pages)
@@ -108,6 +120,7 @@ class Api:
         self._rows.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._scrapers.shutdown(wait=True, cancel_futures=True)
+        self._page_pool.shutdown(wait=True, cancel_futures=True)
 
     def _route(self, route: Route) -> StarletteRoute:
         async def endpoint(request: Request) -> Response:
@@ -152,8 +165,10 @@ class Api:
         caller: Caller = getattr(request.state, CALLER)
         address = _address(request)
         try:
-            run = self._rows.run if is_rows(address) else self._in_thread
-            page = await run(lambda: self._pages.render(address, caller))
+            if is_rows(address):
+                page = await self._rows.run(lambda: self._pages.render(address, caller))
+            else:
+                page = await self._in_thread(lambda: self._pages.render(address, caller), self._page_pool)
         except JobpipeError as error:
             return _problem(error, None)
         return self._html(request, page)
@@ -184,24 +199,24 @@ class Api:
             return self._html(request, refused_page(RowsForm.of(topic, query), error))
 
     async def _live_page(self, request: Request) -> Response:
-        caller: Caller = getattr(request.state, CALLER)
-        peer = getattr(request.state, PEER)
+        caller_now, peer = getattr(request.state, CALLER_NOW), getattr(request.state, PEER)
         address, shape = (request.query_params.get(name, "")[:MAX_ADDRESS] for name in ("address", "shape"))
         if is_rows(address):
             return Response(status_code=204)  # a browser does not ask again
         if not self._live.take():
             return _problem(WaitTimeout("too many pages are open; close some"), 503)
-        stream = self._live.stream(address, shape, caller, lambda: peer.is_due)
+        stream = self._live.stream(address, shape, caller_now, lambda: peer.is_due)
         return _LiveResponse(self._live, stream)
 
     async def _in_thread(self, work: Callable[[], T], pool: ThreadPoolExecutor | None = None) -> T:
-        if self._waiting >= WAITING:
+        pool = pool or self._pool
+        if self._waiting[pool] >= WAITING:
             raise WaitTimeout(f"server busy: {WAITING} requests are queued; try again in a moment")
-        self._waiting += 1
+        self._waiting[pool] += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool or self._pool, work)
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
         finally:
-            self._waiting -= 1
+            self._waiting[pool] -= 1
 
     def _events(self, after: int) -> Response:
         if not self._streams.take():

@@ -12,7 +12,6 @@ from jobpipe.control.permissions import Right
 from jobpipe.control.rest.auth_middleware import App, AuthMiddleware, Identities, Tokens
 from jobpipe.control.rest.client_identities import AccessFile, Certificates, read_access_file
 from jobpipe.control.rest.http_listener import HttpLimits, HttpListener
-from jobpipe.control.rest.rest_app import Api
 from jobpipe.control.server_files import ServerFiles, ServerState
 from jobpipe.discovery.configured_tls import credentials
 from jobpipe.errors import ConfigError
@@ -134,6 +133,8 @@ class RestServer:
         config_file: Path | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
+        from jobpipe.control.rest.rest_app import Api  # needs Jinja2
+
         self._files = ServerFiles.of(config.home)
         self._api = Api(control, AllowedPaths.of(config, config_file), namespace=config.namespace, streams=streams)
         try:

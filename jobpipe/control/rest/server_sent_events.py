@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from jobpipe.control.control_service import Control
-from jobpipe.control.rest.auth_middleware import PEER, Receive, Scope, Send
+from jobpipe.control.permissions import Caller
+from jobpipe.control.rest.auth_middleware import CALLER_NOW, PEER, Receive, Scope, Send
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.net.servers.accepted_connection import AcceptedConnection
 
@@ -59,12 +61,14 @@ class EventStreams:
         """Send events until the client goes, or must prove itself again; its place was taken."""
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await self._send(after, scope["state"][PEER], gone, send)
+            await self._send(after, scope, gone, send)
         finally:
             self._open -= 1
             gone.cancel()
 
-    async def _send(self, after: int, peer: AcceptedConnection, gone: asyncio.Future[None], send: Send) -> None:
+    async def _send(self, after: int, scope: Scope, gone: asyncio.Future[None], send: Send) -> None:
+        peer: AcceptedConnection = scope["state"][PEER]
+        caller_now: Callable[[], Caller | None] = scope["state"][CALLER_NOW]
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"x-accel-buffering", b"no"),
@@ -75,6 +79,8 @@ class EventStreams:
         loop, began = asyncio.get_running_loop(), time.monotonic()
         told = began
         while not (gone.done() or self._closed or peer.is_due or time.monotonic() - began >= AGE_SECONDS):
+            if caller_now() is None:
+                break
             events = await loop.run_in_executor(self._pool, self._next, after)
             if events:
                 after = events[-1].id

@@ -96,3 +96,14 @@ def test_tokens_have_their_rights(sessions: BrowserSessions) -> None:
     assert [sessions.right_of_token(TOKENS[right]) for right in Right] == list(Right)
     for wrong in ("", "o", "o" * 42, "o" * 44, "é" * 43):
         assert sessions.right_of_token(wrong) is None
+
+
+@pytest.mark.parametrize(
+    "other", ['prefs={"theme":"dark"}', "foo", "a=b c", 'x="', "user=Jörg", "a@b=1", "jobpipe-8090=junk"]
+)
+def test_cookies_of_other_programs_do_not_matter(sessions: BrowserSessions, other: str) -> None:
+    """Browsers send those of all ports of a host; before ours or after it."""
+    cookie = _cookie(sessions, Right.VIEW)
+    for header in (f"{other}; {cookie}", f"{cookie}; {other}"):
+        assert sessions.caller(header) is not None
+    assert sessions.caller(other) is None

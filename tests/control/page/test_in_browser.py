@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from jobpipe.control.control_service import AttemptView, RunView
+from jobpipe.control.control_service import AttemptView, PipelineStatus, RunView
 from jobpipe.errors import ControlConflict, RegistryUnavailable
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.page.kit import Shown, flights, job_status, put_pipeline, put_topics, topic
-from tests.control_api.kit import SCHEDULE, Served
+from tests.control_api.kit import DEADLINE, SCHEDULE, Served
 
 pytestmark = pytest.mark.processes
 
@@ -260,3 +261,81 @@ def test_no_script_of_others_runs(shown: Shown) -> None:
         }""")
     assert shown.page.evaluate("window.broken") is None
     shown.expected.append("Content Security Policy")
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_another(shown: Shown) -> None:
+    """A dialog that was closed before its answer came says so aside; the next one stays open."""
+    control = shown.served.control
+    flights(control)
+    shown.open("/ui/jobs/flights/report")
+    asked, go_on = threading.Event(), threading.Event()
+
+    def stop(*_: object) -> PipelineStatus:
+        asked.set()
+        assert go_on.wait(DEADLINE)
+        return control.statuses["flights"]
+
+    control.stop = stop  # type: ignore[method-assign]
+    dialog = shown.page.get_by_role("dialog")
+    shown.page.get_by_role("button", name="Stop").click()
+    dialog.get_by_role("button", name="Stop").click()
+    assert asked.wait(DEADLINE)
+    shown.page.keyboard.press("Escape")
+    shown.page.get_by_role("button", name="Restart").click()
+    go_on.set()
+    expect(shown.page.locator("#told")).to_have_text("Stop: done")
+    expect(dialog).to_be_visible()
+    assert not any(call[0] == "restart" for call in control.calls)
+
+
+def test_an_ended_session_leads_to_the_form(shown: Shown) -> None:
+    """Also if the link was cut when it ended."""
+    flights(shown.served.control)
+    shown.open("/")
+    shown.page.context.clear_cookies()
+    shown.page.evaluate("dispatchEvent(new Event('offline'))")
+    expect(shown.page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_tab_that_is_not_seen_pauses(shown: Shown) -> None:
+    """A browser has six connections to a server, for all its tabs and for what their buttons send."""
+    control = shown.served.control
+    flights(control)
+    tabs = [shown.page.context.new_page() for _ in range(7)]
+    hide = "Object.defineProperty(document, 'hidden', {get: () => window.isHidden ?? true})"
+    for tab in tabs:
+        tab.add_init_script(hide)
+        tab.goto("/")
+        expect(tab.locator("#live")).to_contain_text("paused")
+    shown.open("/ui/jobs/flights/report")
+    shown.page.get_by_role("button", name="Stop").click()
+    shown.page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(shown.page.locator("#state")).to_contain_text("stopped")
+    tabs[0].evaluate("window.isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
+    tabs[0].wait_for_selector("#live[data-state=live]")
+
+
+def test_the_focus_does_not_move_to_another_button(shown: Shown) -> None:
+    """Enter would press it."""
+    control = shown.served.control
+    flights(control)
+    shown.open("/ui/jobs/flights/report")
+    shown.page.get_by_role("button", name="Stop").focus()
+    control.set_state("flights", "report", JobState.STOPPED)
+    shown.tell()
+    expect(shown.page.locator("#state")).to_contain_text("stopped")
+    assert shown.page.evaluate("document.activeElement.tagName") != "BUTTON"
+
+
+def test_nothing_is_calm_that_is_not_known(shown: Shown) -> None:
+    """While topics are not known; once they are, it is."""
+    control = shown.served.control
+    flights(control)
+    put_topics(control, error=RegistryUnavailable("no ZooKeeper at 127.0.0.1:1 answers"))
+    shown.open("/")
+    expect(shown.page.get_by_role("alert")).to_contain_text("no ZooKeeper")
+    expect(shown.page.locator("#main")).not_to_contain_text("nothing needs attention")
+    flights(control)
+    shown.tell()
+    expect(shown.page.locator("#main")).to_contain_text("nothing needs attention")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,17 +18,10 @@ from jobpipe.control.page.pages import Pages
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.page.kit import flights, job_status, put_pipeline
-from tests.control_api.kit import MemoryControl
+from tests.control_api.kit import MemoryControl, until
 
 DEADLINE = 20.0
 VIEWER = Caller(Right.VIEW)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -35,7 +29,6 @@ class World:
     """A core in memory, and its streams."""
 
     control: MemoryControl
-    clock: Clock
     live: LiveUpdates
     pages: Pages
     over: bool = field(default=False)
@@ -46,22 +39,23 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    control, clock = MemoryControl(), Clock()
+    control = MemoryControl()
     flights(control)
     pages = Pages(control, PageSnapshots(control, "/test"))
-    live = LiveUpdates(control, pages, most=2, clock=clock)
-    yield World(control, clock, live, pages)
+    live = LiveUpdates(control, pages, most=2)
+    yield World(control, live, pages)
     live.close()
 
 
 class Reader:
     """Follows one stream."""
 
-    def __init__(self, world: World, address: str = "/", shape: str | None = None, caller: Caller = VIEWER) -> None:
+    def __init__(self, world: World, address: str = "/", shape: str | None = None) -> None:
         assert world.live.take()
         self._world = world
+        self.caller: Caller | None = VIEWER
         shape = world.shape(address) if shape is None else shape
-        self._stream = world.live.stream(address, shape, caller, lambda: world.over)
+        self._stream = world.live.stream(address, shape, lambda: self.caller, lambda: world.over)
 
     async def next(self) -> tuple[str, Any]:
         """Return the next message but ``same``: its event and its data."""
@@ -114,13 +108,16 @@ def test_a_page_of_another_shape_comes_whole(world: World) -> None:
     asyncio.run(follow())
 
 
-def test_a_session_that_ends_ends_its_streams(world: World) -> None:
-    """One that goes on goes on."""
+def test_who_has_no_right_any_more_loses_the_stream(world: World) -> None:
+    """As when a session ends, or a name is taken from the access list. One that keeps it goes on."""
 
     async def follow() -> None:
-        reader = Reader(world, caller=Caller(Right.VIEW, "browser", until=2000.0))
+        reader = Reader(world)
         assert (await reader.next())[0] == "parts"
-        world.clock.now = 2000.0
+        world.control.set_state("flights", "report", JobState.BLOCKED)
+        world.control.tell("state")
+        assert (await reader.next())[0] == "parts"
+        reader.caller = None
         world.control.tell("state")
         assert (await reader.next())[0] == "sign-in"
         assert await reader.ended()
@@ -163,7 +160,7 @@ def test_a_quiet_page_is_told_that_it_still_holds(world: World, monkeypatch: pyt
 
     async def follow() -> None:
         assert world.live.take()
-        stream = world.live.stream("/", world.shape(), VIEWER, lambda: False)
+        stream = world.live.stream("/", world.shape(), lambda: VIEWER, lambda: False)
         async with asyncio.timeout(DEADLINE):
             found = [(await anext(stream)).split(b"\n")[0] for _ in range(3)]
         assert found == [b"event: parts", b"event: same", b"event: same"]
@@ -182,3 +179,43 @@ def test_the_servers_end_ends_streams(world: World) -> None:
         assert not world.live.take()
 
     asyncio.run(follow())
+
+
+def test_events_that_cannot_be_read_do_not_stop_a_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks by itself, and is told at once again when they can be read."""
+    monkeypatch.setattr(live_updates, "TICK_SECONDS", 0.3)
+    events = world.control.events
+
+    def fail(*_: object, **__: object) -> tuple[Any, ...]:
+        raise OSError("the disk is gone")
+
+    world.control.events = fail  # type: ignore[method-assign]
+
+    async def follow() -> None:
+        reader = Reader(world)
+        assert (await reader.next())[0] == "parts"
+        world.control.set_state("flights", "report", JobState.BLOCKED)
+        world.pages.look_again()
+        assert (await reader.next())[0] == "parts"
+        monkeypatch.setattr(live_updates, "TICK_SECONDS", 600.0)
+        world.control.events = events  # type: ignore[method-assign]
+        world.control.set_state("flights", "report", JobState.RUNNING)
+        world.control.tell("state")
+        assert (await reader.next())[0] == "parts"
+        await reader.close()
+
+    asyncio.run(follow())
+
+
+def test_looking_again_does_not_wait_for_a_slow_look(world: World) -> None:
+    """The event loop calls it, and everything else waits for that."""
+    world.control.blocks = threading.Event()
+    slow = threading.Thread(target=world.pages.render, args=("/", VIEWER))
+    slow.start()
+    try:
+        until(lambda: bool(world.control.calls))
+        world.pages.look_again()
+    finally:
+        world.control.blocks.set()
+        slow.join()
+    assert world.control.calls.count(("topics_snapshot",)) == 2  # what was being made does not count

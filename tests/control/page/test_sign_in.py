@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+import threading
 from urllib.parse import urlencode
 
 import pytest
 
 from jobpipe.control.page.live_updates import MOST
 from jobpipe.control.rest.auth_middleware import HEADERS
+from jobpipe.control.rest.rest_app import THREADS
 from jobpipe.errors import NotAuthorized
+from jobpipe.metrics.metric_samples import TopicsSnapshot
 from tests.control.page.kit import flights
 from tests.control_api.kit import DEADLINE, Reply, Served, until
 
@@ -152,9 +157,9 @@ def test_signing_out_takes_the_cookie_away(served: Served) -> None:
 def test_pages_and_files_are_as_closed_as_all_replies(served: Served) -> None:
     """No frame, no foreign script, nothing kept; no file but those that are meant."""
     cookie = _signed_in(served)
-    for path in ("/", "/ui/static/page.js", "/ui/sign-in", "/ui/topics"):
+    for path in ("/", "/ui/static/page.js", "/ui/sign-in?code=x", "/ui/topics"):
         reply = _get(served, path, Cookie=cookie)
-        assert reply.status == 200
+        assert reply.status == (403 if "code" in path else 200)
         assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
     for name in ("..%2f__init__.py", "%2e%2e/sign_in.py", "page.html", "nothing.js", ""):
         reply = _get(served, f"/ui/static/{name}", Cookie=cookie)
@@ -185,3 +190,67 @@ def test_streams_that_are_left_make_room(served: Served) -> None:
             return stream.recv(15).startswith(b"HTTP/1.1 200")
 
     until(is_let_in)
+
+
+def test_only_a_person_who_opens_the_address_uses_the_code(served: Served) -> None:
+    """Not a HEAD, nor a page of another site, which would sign the browser in as whom it likes."""
+    path = served.client.sign_in_code().path
+    assert "set-cookie" not in served.ask("HEAD", path, token=None, headers=HTML).headers
+    for site in ("cross-site", "same-site"):
+        reply = _get(served, path, **{"Sec-Fetch-Site": site})
+        assert (reply.status, "set-cookie" in reply.headers) == (403, False)
+    assert "set-cookie" in _get(served, path, **{"Sec-Fetch-Site": "none"}).headers
+
+
+def test_who_is_signed_in_needs_no_form(served: Served) -> None:
+    """A stranger gets it."""
+    assert _get(served, "/ui/sign-in").status == 200
+    reply = _get(served, "/ui/sign-in", Cookie=_signed_in(served))
+    assert (reply.status, reply.headers["location"]) == (303, "/")
+
+
+def test_pages_wait_for_a_slow_registry_and_changes_do_not(served: Served) -> None:
+    """Pages have threads of their own."""
+    flights(served.control)
+    cookie = _signed_in(served)
+    slow = threading.Event()
+    snapshot = served.control.topics_snapshot
+
+    def wait() -> TopicsSnapshot:
+        assert slow.wait(DEADLINE)
+        return snapshot()
+
+    served.control.topics_snapshot = wait  # type: ignore[method-assign]
+    pages = [threading.Thread(target=_get, args=(served, "/"), kwargs={"Cookie": cookie}) for _ in range(THREADS + 4)]
+    for each in pages:
+        each.start()
+    try:
+        assert served.client.stop("flights", "report").name == "flights"
+    finally:
+        slow.set()
+        for each in pages:
+            each.join()
+
+
+def test_a_page_that_breaks_says_so(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Once in the log, however often it is asked for."""
+    flights(served.control)
+    cookie = _signed_in(served)
+    served.control.raises = KeyError("what")
+    for _ in range(3):
+        reply = _get(served, "/", Cookie=cookie)
+        assert reply.status == 500
+        assert b"This page cannot be made (KeyError)" in reply.body
+    assert [record.message for record in caplog.records].count("a page cannot be made: '/'") == 1
+    served.control.raises = None
+    assert _get(served, "/", Cookie=cookie).status == 200
+
+
+@pytest.mark.processes
+def test_metrics_alone_need_no_templates() -> None:
+    """Their extra does not install Jinja2."""
+    code = (
+        "import sys; sys.modules.update(jinja2=None, markupsafe=None); import jobpipe.control.monitoring.metrics_server"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
