@@ -494,7 +494,7 @@ def test_clients_need_no_web_framework() -> None:
     block = "import sys; sys.modules.update(starlette=None, uvicorn=None); from jobpipe.cli.main import main; main()"
     for args, code, said in (
         (("pipeline", "list"), 3, "no control server"),
-        (("server",), 2, "pip install 'starlette>=0.46' 'uvicorn>=0.34' 'cronsim>=2.6'"),
+        (("server",), 2, "pip install 'starlette>=0.46' 'uvicorn>=0.34' 'jinja2>=3.1.6' 'cronsim>=2.6'"),
     ):
         done = subprocess.run(
             [sys.executable, "-c", block, "--config", os.devnull, *args],
