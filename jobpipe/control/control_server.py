@@ -58,6 +58,7 @@ from jobpipe.jobs.allowed_paths import AllowedPaths
 from jobpipe.jobs.definition_cache import DefinitionCache
 from jobpipe.jobs.log_file_tail import log_lines
 from jobpipe.jobs.monitor.keep_serving import KeepServing
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.schedules.schedule_rule import YEARS, Interval
 from jobpipe.jobs.storage.interval_store import shown_time
 from jobpipe.jobs.storage.job_rows import Event, JobRow
@@ -72,6 +73,7 @@ from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.loading.spec_checks import without_bounds
 from jobpipe.pipelines.model.graph import reads_topic
+from jobpipe.pipelines.model.job_states import DesiredState
 from jobpipe.pipelines.model.paths import PipelinePaths
 from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe.pipelines.model.run_bounds import RunBounds, bounds_of
@@ -371,7 +373,7 @@ class ControlServer(Control):
 
     def resume(self, pipeline: str, job: str | None = None) -> PipelineStatus:
         self._require_no_foreground(pipeline)
-        self._require_bounds(pipeline, job)
+        self._require_bounds(pipeline, job, resumed=True)
         changed = self._commands.resume(pipeline, job, self._clock())
         self._notify(changed)
         for each in changed:
@@ -466,6 +468,14 @@ class ControlServer(Control):
             self._scheduler.require(pipeline, job)
             return self._schedule_views.intervals(pipeline, job, limit)
 
+    def intervals_in(
+        self, pipeline: str, job: str, state: IntervalState, *, limit: int = 100
+    ) -> tuple[IntervalView, ...]:
+        _require_between("limit", limit, 1, 1000)
+        with self._store.write():
+            self._scheduler.require(pipeline, job)
+            return self._schedule_views.intervals_in(pipeline, job, state, limit)
+
     def backfill(
         self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False
     ) -> BackfillView:
@@ -516,14 +526,18 @@ class ControlServer(Control):
     def _require_no_foreground(self, pipeline: str) -> None:
         require_no_foreground(self._config.home, pipeline)
 
-    def _require_bounds(self, pipeline: str, job: str | None) -> None:
-        """Refuse to begin a run without bounds of a job that needs some, as ``jobpipe pipeline run`` does."""
+    def _require_bounds(self, pipeline: str, job: str | None, *, resumed: bool = False) -> None:
+        """Refuse to begin a run without bounds of a job that needs some, as ``jobpipe pipeline run`` does.
+
+        Args:
+            resumed: one that was stopped begins no run by that, but may be run over ranges again.
+        """
         try:
             loaded = self._definitions.get(pipeline, self._commands.pipeline(pipeline).version)
         except ConfigError:  # it cannot be loaded here: its run will say so
             return
         for row in self._commands.jobs(pipeline, job) if job is not None else ():
-            if row.scheduled:
+            if row.scheduled or (resumed and row.on_demand and row.want is DesiredState.STOP):
                 continue  # its runs have bounds
             if row.name in loaded.jobs and (why := without_bounds(loaded.jobs[row.name])) is not None:
                 raise ControlConflict(why, pipeline=pipeline, job=row.name)

@@ -17,10 +17,12 @@ from jobpipe.control.history.history import History
 from jobpipe.control.letters.dead_letters import DeadLetters
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
 from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from jobpipe.pipelines.model.pipeline import Pipeline
 
@@ -181,7 +183,11 @@ class JobStatus:
         known_at: when that was last confirmed by the registry or the launcher; a state may have changed since.
         kind: query, flow or application.
         run: its newest one, None before the first.
+        mode: how a query runs; None of a flow or an application.
         scheduled: whether its runs are made by a schedule.
+        on_demand: it runs over ranges that others ask for, and has no schedule.
+        new_checkpoint: its next run begins without its checkpoint.
+        removed: the newest file does not have it any more; it ends, then it is forgotten.
         attempt: which one of its newest run, from 1; 0: there was none.
         attempts: how many there were, of all its runs.
         batches, rows: what the attempts of its newest run did, the present one too; None: not known.
@@ -198,7 +204,11 @@ class JobStatus:
     run: str | None = None
     attempt: int = 0
     attempts: int = 0
+    mode: Mode | None = None
     scheduled: bool = False
+    on_demand: bool = False
+    new_checkpoint: bool = False
+    removed: bool = False
     batches: int | None = 0
     rows: int | None = 0
     reads: tuple[str, ...] = ()
@@ -539,6 +549,12 @@ class Control(ABC):
     @abstractmethod
     def intervals(self, pipeline: str, job: str, *, limit: int = 100) -> tuple[IntervalView, ...]:
         """Return intervals of a schedule, the newest first; ``limit`` from 1 to 1,000."""
+
+    @abstractmethod
+    def intervals_in(
+        self, pipeline: str, job: str, state: IntervalState, *, limit: int = 100
+    ) -> tuple[IntervalView, ...]:
+        """Return intervals in a state, whatever their age, the earliest first; ``limit`` from 1 to 1,000."""
 
     @abstractmethod
     def skip_range(self, pipeline: str, job: str, lower: datetime, upper: datetime) -> SkippedView:

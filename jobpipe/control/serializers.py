@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 
 from jobpipe.control.control_service import AttemptView, JobStatus, PipelineStatus, RevisionView, RunView, ScheduleView
@@ -14,6 +16,8 @@ from jobpipe.jobs.storage.job_store import Store
 from jobpipe.jobs.supervision.dispatcher import Dispatcher
 from jobpipe.jobs.supervision.restart_policy import restart_note
 from jobpipe.jobs.workloads.progress_reports import Report, read_report
+from jobpipe.pipelines.checkpoints.checkpoint_owner import keeps_checkpoint
+from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.pipelines.model.paths import PipelinePaths
 
@@ -64,10 +68,10 @@ class Serializers:
             version=pipeline.version,
             want=pipeline.want,
             submitted=pipeline.submitted,
-            jobs=tuple(self._job(pipeline, job) for job in self._store.jobs(pipeline.name)),
+            jobs=tuple(self._job(pipeline, job, definition.tree) for job in self._store.jobs(pipeline.name)),
         )
 
-    def _job(self, pipeline: PipelineRow, job: JobRow) -> JobStatus:
+    def _job(self, pipeline: PipelineRow, job: JobRow, tree: str) -> JobStatus:
         run = self._store.run(job.run) or self._store.run(job.next_run)
         if run is not None and run.is_over and job.next_run is not None:
             run = self._store.run(job.next_run) or run
@@ -85,7 +89,11 @@ class Serializers:
             run=None if run is None else run.id,
             attempt=0 if run is None else run.attempts,
             attempts=job.last_attempt,
+            mode=_mode(job, tree),
             scheduled=job.scheduled,
+            on_demand=job.on_demand,
+            new_checkpoint=job.reset_checkpoint,
+            removed=not job.in_definition,
             batches=None if done is None else done.batches,
             rows=None if done is None or job.kind == "flow" else _rows(done),  # a flow counts batches alone
             reads=job.reads,
@@ -169,6 +177,19 @@ class Serializers:
             batches=None if done is None else done.batches,
             rows=None if done is None else _rows(done),
         )
+
+
+def _mode(job: JobRow, tree: str) -> Mode | None:
+    """Return how a job runs; None of one that is no query, or that the file does not have any more."""
+    mode = _modes(tree).get(job.name)
+    return mode if job.kind == "query" else None
+
+
+@lru_cache(maxsize=128)  # statuses are made each second, of the same files
+def _modes(tree: str) -> Mapping[str, Mode]:
+    """Return how queries of a file run, by its text: it may be one that can no longer be loaded here."""
+    jobs = json.loads(tree).get("jobs") or {}
+    return {name: Mode.STREAMING if keeps_checkpoint(job) else Mode.BATCH for name, job in jobs.items()}
 
 
 def _rows(done: Report | AttemptRow) -> int | None:

@@ -758,6 +758,10 @@ def test_a_job_that_needs_bounds_is_not_begun_without(world: World) -> None:
     server.stop(NAME, "report")
     plain = {key: value for key, value in batch.items() if key != "schedule"}
     server.submit(world.submission({"report": plain, "every": job_of()}))
+    with pytest.raises(ControlConflict, match="this run has no bounds"):
+        server.restart(NAME, "report")
+    resumed = server.resume(NAME, "report")  # it was stopped, and may be run over ranges again
+    assert [each.want for each in resumed.jobs if each.name == "report"] == [DesiredState.RUN]
     for begin in (server.restart, server.resume):
         with pytest.raises(
             ControlConflict,

@@ -36,6 +36,7 @@ from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
 from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
@@ -335,6 +336,12 @@ class MemoryControl(Control):
         self._called("intervals", pipeline, job, limit)
         last = self.schedule(pipeline, job).last
         return () if last is None else (last,)
+
+    def intervals_in(
+        self, pipeline: str, job: str, state: IntervalState, *, limit: int = 100
+    ) -> tuple[IntervalView, ...]:
+        self._called("intervals_in", pipeline, job, state, limit)
+        return tuple(each for each in self.intervals(pipeline, job) if each.state == state)[:limit]
 
     def backfill(
         self, pipeline: str, job: str, lower: datetime, upper: datetime, *, force: bool = False

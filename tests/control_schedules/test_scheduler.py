@@ -12,6 +12,7 @@ import pytest
 from jobpipe.control.control_server import ControlServer
 from jobpipe.control.control_service import IntervalView
 from jobpipe.errors import ConfigError, ControlConflict, PipelineError, RunNotFound
+from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.supervision import reconciler
 from jobpipe.pipelines.loading.snapshot import Snapshot
 from jobpipe.pipelines.model.job_states import JobState
@@ -387,6 +388,21 @@ def test_a_bus_that_does_not_answer(hourly: Hourly, world: World) -> None:
     hourly.fire("13:10")
     view = hourly.server.schedule(NAME, "report")
     assert (view.problem, view.running, view.accepted) == ("", 1, "2026-11-21T13:00:00Z")
+
+
+def test_what_failed_is_found_whatever_its_age(hourly: Hourly) -> None:
+    """The earliest first."""
+    hourly.submit()
+    for hour, state in ((13, "FAILED"), (14, "FINISHED"), (15, "FAILED")):
+        hourly.fire(f"{hour}:00")
+        hourly.end(state)
+        eventually(lambda: hourly.server.schedule(NAME, "report").running == 0)
+    failed = hourly.server.intervals_in(NAME, "report", IntervalState.FAILED)
+    assert [_hour(each.lower) for each in failed] == ["12:00", "14:00"]
+    assert hourly.server.intervals_in(NAME, "report", IntervalState.FAILED, limit=1) == failed[:1]
+    assert len(hourly.server.intervals_in(NAME, "report", IntervalState.SUCCEEDED)) == 1
+    with pytest.raises(ConfigError, match="limit"):
+        hourly.server.intervals_in(NAME, "report", IntervalState.FAILED, limit=0)
 
 
 def test_stopped_and_resumed_before_it_has_ended(hourly: Hourly) -> None:

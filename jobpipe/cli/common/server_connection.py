@@ -25,8 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 POLL_SECONDS = 0.2
 JOB_KEYS = (
-    "pipeline, name, kind, state, want, known_at, since, detail, run, attempt, attempts, scheduled, batches, rows, "
-    "reads, publishes, schedule"
+    "pipeline, name, kind, state, want, known_at, since, detail, run, attempt, attempts, mode, scheduled, "
+    "on_demand, new_checkpoint, removed, batches, rows, reads, publishes, schedule"
 )
 INTERVAL_KEYS = "pipeline, job, lower, upper, state, since, run"
 SCHEDULE_KEYS = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jobpipe.control.control_service import JobStatus
 from jobpipe.graph.namespace_graph import LinkState, TopicState
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
-from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,12 @@ _INTERVALS: Mapping[IntervalState, Mark] = {
 
 
 def job_mark(job: JobStatus) -> Mark:
-    """Return that of a job; one that a schedule, or a person, runs over ranges is not stopped between its runs."""
+    """Return that of a job; one that a schedule, or a person, runs over ranges is not stopped between its runs.
+
+    A job that a person stopped is, however its last run ended; but what failed is to be looked at all the same.
+    """
+    if job.want is DesiredState.STOP and job.state in ENDED and job.state is not JobState.FAILED:
+        return _JOBS[JobState.STOPPED]
     if job.run is None and job.state is JobState.STOPPED:
         return Mark("ring", "scheduled" if job.scheduled else "not run yet")
     return _JOBS[job.state]

@@ -8,23 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from jobpipe.control.control_service import Control, JobStatus, PipelineStatus, RunView
+from jobpipe.control.control_service import Control, JobStatus, RunView
 from jobpipe.control.page.graph_drawing import application_href, graph_picture, job_href, topic_href
-from jobpipe.control.page.marks import Mark, interval_mark, job_mark, link_mark, run_mark, topic_mark
+from jobpipe.control.page.marks import Mark, job_mark, link_mark, run_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
 from jobpipe.control.page.plots.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
 from jobpipe.control.page.rows.rows_page import rows_page
 from jobpipe.control.page.troubles import troubles
 from jobpipe.control.page.views.dead_letters_page import DeadLettersPages
+from jobpipe.control.page.views.job_actions import job_actions, pipeline_actions
 from jobpipe.control.page.views.move_page import MovePage, move_href
-from jobpipe.control.page.views.page_action import PageAction
+from jobpipe.control.page.views.schedules_page import schedules_page
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import JobpipeError, PipelineNotFound, short_repr
 from jobpipe.graph.namespace_graph import ApplicationNode, Edge, EdgeKind, TopicNode
 from jobpipe.jobs.log_file_tail import FAILED_BECAUSE
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
-from jobpipe.pipelines.model.job_states import ENDED, JobState
+from jobpipe.pipelines.model.job_states import JobState
 
 log = logging.getLogger(__name__)
 
@@ -321,25 +322,7 @@ class Pages:
         )
 
     def _schedules(self, address: Address, caller: Caller) -> RenderedPage:
-        snapshot = self._snapshots.newest()
-        schedules = [
-            (
-                schedule,
-                [
-                    (each, interval_mark(each.state))
-                    for each in reversed(self._control.intervals(schedule.pipeline, schedule.job, limit=60))
-                ],
-                job_href(schedule.pipeline, schedule.job),
-            )
-            for schedule in self._control.schedules()
-        ]
-        return render_page(
-            "schedules.html",
-            "Schedules",
-            snapshot=snapshot,
-            schedules=schedules,
-            may_operate=caller.right.includes(Right.OPERATE),
-        )
+        return schedules_page(self._control, self._snapshots.newest(), caller)
 
     def _events(self, address: Address, caller: Caller) -> RenderedPage:
         snapshot = self._snapshots.newest()
@@ -352,45 +335,6 @@ class Pages:
             events=[(event, None if event.state is None else run_mark(event.state)) for event in found],
             job_href=job_href,
         )
-
-
-def job_actions(job: JobStatus) -> tuple[PageAction, ...]:
-    """Return what can be done with a job now."""
-    path, name = f"/pipelines/{job.pipeline}/jobs/{job.name}", f"{job.pipeline}.{job.name}"
-    found = []
-    if job.state not in ENDED and job.state is not JobState.STOPPING:
-        kept = "It stays stopped, also when the server restarts. "
-        rows = "Rows that it has not read are kept for it, as far as its topics' limits go." if job.reads else ""
-        said = f"{name} ends after the micro-batch that it is in. {kept}{rows}"
-        found.append(PageAction("Stop", "PUT", f"{path}/stop", said, True))
-    if job.state in ENDED and not job.scheduled:
-        said = f"{name} starts as a new run, and goes on from its checkpoint."
-        found.append(PageAction("Resume", "PUT", f"{path}/resume", said))
-    if job.state is JobState.LOST:
-        said = (
-            f"A new run of {name} starts although it is not known whether the old one has ended. Do it only if you "
-            "know that its processes are gone, for instance because its host was switched off."
-        )
-        found.append(PageAction("Restart a lost job", "POST", f"{path}/restart?force", said, True))
-    elif not job.scheduled and job.state not in ENDED:
-        said = f"{name} ends after the micro-batch that it is in, and a new run goes on from its checkpoint."
-        found.append(PageAction("Restart", "POST", f"{path}/restart", said))
-    return tuple(found)
-
-
-def pipeline_actions(pipeline: PipelineStatus) -> tuple[PageAction, ...]:
-    """Return what can be done with a pipeline now."""
-    path, name = f"/pipelines/{pipeline.name}", pipeline.name
-    running = [job.name for job in pipeline.jobs if job.state not in ENDED]
-    ended = [job.name for job in pipeline.jobs if job.state in ENDED and not job.scheduled]
-    found = []
-    if running:
-        said = f"All jobs of {name} that run end after their micro-batch, and stay stopped: {', '.join(running)}."
-        found.append(PageAction("Stop all", "PUT", f"{path}/stop", said, True))
-    if ended:
-        said = f"Jobs of {name} that have ended start again, each from its checkpoint: {', '.join(ended)}."
-        found.append(PageAction("Resume all", "PUT", f"{path}/resume", said))
-    return tuple(found)
 
 
 def _job_line(snapshot: PageSnapshot, job: JobStatus) -> JobLine:

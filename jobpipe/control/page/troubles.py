@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobpipe.control.page.graph_drawing import job_href, topic_href
 from jobpipe.control.page.marks import Mark, job_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot
 from jobpipe.control.page.rendering import seconds
+from jobpipe.control.page.views.schedules_page import schedule_href
 from jobpipe.graph.namespace_graph import TopicState
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted
 
 LAG_SECONDS = 300.0  # from which on a lag is named: the default of lag-time in alerts
+MOST_CHARACTERS = 300  # of what is said of one
 _WORSE = {"alarm": 0, "warn": 1, "good": 2, "": 3}
 
 
@@ -29,8 +31,13 @@ class Trouble:
 
 def troubles(snapshot: PageSnapshot) -> tuple[Trouble, ...]:
     """Return all of them, the worst first."""
-    found = [*_of_jobs(snapshot), *_of_topics(snapshot)]
+    found = [replace(each, said=_short(each.said)) for each in (*_of_jobs(snapshot), *_of_topics(snapshot))]
     return tuple(sorted(found, key=lambda each: (_WORSE[each.mark.tone], each.name)))
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a long text: the page that the trouble leads to has all of it."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1].rstrip()}…"
 
 
 def _of_jobs(snapshot: PageSnapshot) -> Iterator[Trouble]:
@@ -38,11 +45,11 @@ def _of_jobs(snapshot: PageSnapshot) -> Iterator[Trouble]:
         name, href = f"{job.pipeline}.{job.name}", job_href(job.pipeline, job.name)
         if job.state in (JobState.FAILED, JobState.LOST, JobState.RESTARTING, JobState.BLOCKED):
             yield Trouble(job_mark(job), name, href, job.detail or f"the job is {job_mark(job).word}")
-        schedule = job.schedule
+        schedule, href = job.schedule, schedule_href(job.pipeline, job.name)
         if schedule is not None and schedule.problem:
             yield Trouble(Mark("cross", "schedule", "alarm"), name, href, schedule.problem)
         elif schedule is not None and schedule.failed:
-            said = f"{counted(schedule.failed, 'interval')} failed: retry or skip"
+            said = f"{counted(schedule.failed, 'interval')} failed: run again, or skip"
             yield Trouble(Mark("cross", "failed", "alarm"), name, href, said)
 
 

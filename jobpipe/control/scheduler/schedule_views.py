@@ -70,6 +70,10 @@ class ScheduleViews:
         """Return the newest ones."""
         return tuple(map(self.interval, self._intervals.intervals(pipeline, job, limit)))
 
+    def intervals_in(self, pipeline: str, job: str, state: IntervalState, limit: int) -> tuple[IntervalView, ...]:
+        """Return the earliest ones in a state."""
+        return tuple(map(self.interval, self._intervals.intervals_in(pipeline, job, state, limit)))
+
     def interval(self, row: IntervalRow) -> IntervalView:
         return IntervalView(
             pipeline=row.pipeline,

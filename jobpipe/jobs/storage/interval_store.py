@@ -176,6 +176,11 @@ class IntervalStore:
         rows = self._database.all(f"SELECT * {_OF_JOB} ORDER BY lower DESC LIMIT ?", pipeline, job, limit)
         return [_interval(row) for row in rows]
 
+    def intervals_in(self, pipeline: str, job: str, state: IntervalState, limit: int) -> list[IntervalRow]:
+        """Return the earliest ones in a state, in order."""
+        query = f"SELECT * {_OF_JOB} AND state = ? ORDER BY lower LIMIT ?"
+        return [_interval(row) for row in self._database.all(query, pipeline, job, state, limit)]
+
     def last(self, pipeline: str, job: str, *states: IntervalState) -> IntervalRow | None:
         """Return the latest one in one of some states."""
         marks = ", ".join("?" * len(states))

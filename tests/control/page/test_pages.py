@@ -7,14 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from jobpipe.control.page.marks import job_mark
 from jobpipe.control.page.page_snapshot import OLDEST_SECONDS, RATE_SECONDS, PageSnapshots
-from jobpipe.control.page.pages import Pages, job_actions
+from jobpipe.control.page.pages import Pages
+from jobpipe.control.page.troubles import troubles
+from jobpipe.control.page.views.job_actions import job_actions, pipeline_actions
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import StoreError, TopicAway
 from jobpipe.graph.namespace_graph import EdgeKind
 from jobpipe.metrics.metric_samples import TopicsSnapshot
 from jobpipe.operations.admin_operations import HoldReply
-from jobpipe.pipelines.model.job_states import JobState
+from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from tests.control.page.kit import flights, job_status, put_pipeline, put_topics, topic
 from tests.control_api.kit import SCHEDULE, MemoryControl
 
@@ -180,7 +184,7 @@ def test_many_who_look_at_one_page_get_the_same(pages: Pages, snapshots: PageSna
     [
         (JobState.RUNNING, ["Stop", "Restart"]),
         (JobState.BLOCKED, ["Stop", "Restart"]),
-        (JobState.STOPPING, ["Restart"]),
+        (JobState.STOPPING, ["Stop", "Restart"]),
         (JobState.STOPPED, ["Resume"]),
         (JobState.FAILED, ["Resume"]),
         (JobState.LOST, ["Stop", "Restart a lost job"]),
@@ -190,10 +194,90 @@ def test_what_can_be_done_fits_the_state(state: JobState, labels: list[str]) -> 
     assert [action.label for action in job_actions(job_status("report", state=state))] == labels
 
 
-def test_a_scheduled_job_is_not_resumed_by_hand() -> None:
-    """Its schedule makes its runs."""
-    job = replace(job_status("report", state=JobState.FINISHED), scheduled=True)
+@pytest.mark.parametrize("fields", [{"scheduled": True}, {"on_demand": True}])
+def test_a_job_whose_runs_others_make_is_resumed_if_it_was_stopped(fields: dict[str, bool]) -> None:
+    """However its last run has ended; what is not stopped, its schedule or another program runs."""
+    job = job_status("report", state=JobState.FINISHED, **fields)
     assert job_actions(job) == ()
+    assert [each.label for each in job_actions(replace(job, want=DesiredState.STOP))] == ["Resume"]
+
+
+def test_a_stopped_job_is_shown_as_stopped() -> None:
+    """Also before its first run; one that failed has failed."""
+    job = job_status("report", state=JobState.STOPPED, run=None, scheduled=True)
+    assert job_mark(job).word == "scheduled"
+    stopped = replace(job, want=DesiredState.STOP)
+    assert job_mark(stopped).word == "stopped"
+    assert job_mark(replace(stopped, state=JobState.FINISHED, run="run-1")).word == "stopped"
+    assert job_mark(replace(stopped, state=JobState.FAILED, run="run-1")).word == "failed"
+    assert job_mark(replace(stopped, state=JobState.STOPPING, run="run-1")).word == "stopping"
+
+
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({}, "after the micro-batch that it is in. If that takes too long, it is cut short."),
+        ({"mode": Mode.BATCH}, "in the middle of its run. It stays stopped"),
+        ({"kind": "application"}, "as its program does on SIGTERM. If that takes too long, it is cut short."),
+        ({"kind": "flow"}, "when its tasks have published what its function has returned. If that takes too long"),
+    ],
+)
+def test_how_a_job_ends_is_said_by_its_kind(fields: dict[str, str], how: str) -> None:
+    stop, restart = job_actions(job_status("report", **fields))
+    assert stop.question.startswith(f"flights.report ends {how}")
+    assert restart.question.startswith(f"flights.report ends {how.partition('.')[0]}, then a new run begins, ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, True),
+        ({"kind": "flow"}, True),
+        ({"mode": Mode.BATCH, "scheduled": True}, True),
+        ({"mode": Mode.BATCH}, False),
+        ({"mode": Mode.BATCH, "on_demand": True}, False),
+        ({"kind": "application"}, False),
+    ],
+)
+def test_rows_are_kept_for_those_who_have_a_subscription_or_hold(fields: dict[str, object], kept: bool) -> None:
+    stop = job_actions(job_status("report", reads=("flights",), **fields))[0]
+    assert ("Rows that it has not read are kept for it" in stop.question) is kept
+    assert "Rows" not in job_actions(job_status("report", **fields))[0].question
+
+
+def test_a_run_that_has_not_begun_is_not_restarted() -> None:
+    """It begins anyway; one whose attempt waits on a cluster can be begun again."""
+    job = job_status("report", state=JobState.SUBMITTED)
+    assert [each.label for each in job_actions(job)] == ["Stop", "Restart"]
+    assert [each.label for each in job_actions(replace(job, attempt=0))] == ["Stop"]
+
+
+def test_questions_about_a_pipeline_do_not_name_a_thousand_jobs(control: MemoryControl) -> None:
+    put_pipeline(control, *(job_status(f"job-{number}") for number in range(1000)))
+    (action,) = pipeline_actions(control.statuses["flights"])
+    assert "job-19 and 980 more." in action.question
+    assert "job-20" not in action.question
+
+
+def test_what_was_stopped_is_not_stopped_again(control: MemoryControl) -> None:
+    """Of a pipeline that ends; one whose job ends, and would begin again, can be stopped."""
+    put_pipeline(control, job_status("report", state=JobState.STOPPING))
+    assert [each.label for each in pipeline_actions(control.statuses["flights"])] == ["Stop all"]
+    put_pipeline(control, job_status("report", state=JobState.STOPPING, want=DesiredState.STOP))
+    assert [each.label for each in pipeline_actions(control.statuses["flights"])] == ["Resume all"]
+
+
+def test_attention_is_short(pages: Pages, snapshots: PageSnapshots, control: MemoryControl) -> None:
+    """The job's page has all of a long detail."""
+    put_pipeline(control, job_status("report", state=JobState.FAILED, detail=f"first {'x' * 10_000} last"))
+    (trouble,) = troubles(snapshots.newest())
+    assert len(trouble.said) == 300
+    assert trouble.said.startswith("first x")
+    assert trouble.said.endswith("x…")
+    assert "x last" in pages.render("/ui/jobs/flights/report", OPERATOR).main
+    put_pipeline(control, job_status("report", state=JobState.FAILED, detail="y" * 300))
+    snapshots.forget()
+    assert troubles(snapshots.newest())[0].said == "y" * 300
 
 
 def test_a_viewer_gets_no_actions(pages: Pages) -> None:
