@@ -229,7 +229,7 @@ def test_schedules_as_a_strip(shown: Shown) -> None:
     expect(shown.page.locator(".strip .mark")).to_have_attribute("aria-label", "2026-11-21T00:00:00Z: failed")
     shown.page.get_by_role("button", name="Run again").click()
     dialog = shown.page.get_by_role("dialog")
-    expect(dialog).to_contain_text("runs once more")
+    expect(dialog).to_contain_text("its run once more")
     dialog.get_by_role("button", name="Run again").click()
     expect(dialog).to_be_hidden()
     assert ("retry", "run-1", False) in control.calls
