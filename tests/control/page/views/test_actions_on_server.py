@@ -350,8 +350,11 @@ def test_a_pipeline_is_stopped_and_resumed(world: World, monkeypatch: pytest.Mon
 def test_resume_all_is_not_offered_where_the_server_refuses_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was stopped is LOST; while it was wanted, the others could be resumed."""
     scene = _scene(world, monkeypatch, "stream", "lost")
+    other = job_of(**OVER_RANGES)
+    scene.server.submit(world.submission({"report": KINDS["stream"], "other": other}))
     assert scene.server.resume(NAME).want is DesiredState.RUN
     scene.server.stop(NAME)
+    assert [each.label for job in scene.server.pipeline(NAME).jobs for each in job_actions(job)] == [LOST, RESUME]
     assert pipeline_actions(scene.server.pipeline(NAME)) == ()
     with pytest.raises(ControlConflict, match="is LOST"):
         scene.server.resume(NAME)
