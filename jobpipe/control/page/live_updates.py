@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from jobpipe.control.control_service import Control
-from jobpipe.control.page.pages import Pages
+from jobpipe.control.page.pages import Pages, asks_coordinators
 from jobpipe.control.page.rendering import RenderedPage
 from jobpipe.control.permissions import Caller
 
@@ -33,6 +33,7 @@ class LiveUpdates:
         self._pages = pages
         self._most = most
         self._pool = ThreadPoolExecutor(RENDERERS, thread_name_prefix="page")
+        self._slow_pool = ThreadPoolExecutor(RENDERERS, thread_name_prefix="page-slow")  # for what asks coordinators
         self._watcher_pool = ThreadPoolExecutor(1, thread_name_prefix="page-events")
         self._open = 0
         self._closed = False
@@ -62,7 +63,7 @@ class LiveUpdates:
     def close(self) -> None:
         """End the threads."""
         self._closed = True
-        for pool in (self._pool, self._watcher_pool):
+        for pool in (self._pool, self._slow_pool, self._watcher_pool):
             pool.shutdown(wait=True, cancel_futures=True)
 
     async def stream(
@@ -77,6 +78,7 @@ class LiveUpdates:
             is_over: whether its connection has to end.
         """
         loop, began = asyncio.get_running_loop(), time.monotonic()
+        pool = self._slow_pool if asks_coordinators(address) else self._pool
         shown: dict[str, str] = {}
         told = float("-inf")
         while not (self._closed or is_over()):
@@ -87,7 +89,7 @@ class LiveUpdates:
                 yield _message("again", 0)
                 return
             happened = self._happened
-            page = await loop.run_in_executor(self._pool, self._pages.render, address, caller)
+            page = await loop.run_in_executor(pool, self._pages.render, address, caller)
             message = _difference(shown, shape, page)
             shown, shape = dict(page.parts), page.shape
             now = time.monotonic()

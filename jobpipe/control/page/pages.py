@@ -114,12 +114,21 @@ class TopicLine:
 
 
 def is_rows(text: str) -> bool:
-    """Tell whether an address is that of rows: its page is not live, and takes its time."""
+    """Tell whether an address is that of rows: its page is not live."""
+    return _below_topic(text) == "rows"
+
+
+def asks_coordinators(text: str) -> bool:
+    """Tell whether an address is that of a page which asks for what is not known yet, and so takes its time."""
+    return _below_topic(text) in ("rows", "move")
+
+
+def _below_topic(text: str) -> str:
     try:
         path = Address.of(text).path
     except PipelineNotFound:
-        return False
-    return len(path) == 4 and path[:2] == ("ui", "topics") and path[3] == "rows"
+        return ""
+    return path[3] if len(path) == 4 and path[:2] == ("ui", "topics") else ""
 
 
 Render = Callable[[Address, Caller], RenderedPage]

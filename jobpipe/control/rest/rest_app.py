@@ -23,7 +23,7 @@ from jobpipe.control.control_service import Control
 from jobpipe.control.page.browser_sessions import BrowserSessions
 from jobpipe.control.page.live_updates import LiveUpdates
 from jobpipe.control.page.page_snapshot import PageSnapshots
-from jobpipe.control.page.pages import MAX_ADDRESS, Address, Pages, is_rows
+from jobpipe.control.page.pages import MAX_ADDRESS, Address, Pages, asks_coordinators, is_rows
 from jobpipe.control.page.rendering import RenderedPage, render
 from jobpipe.control.page.rows.rows_page import RowsForm, refused_page
 from jobpipe.control.page.rows.rows_requests import RowsRequests
@@ -165,7 +165,7 @@ class Api:
         caller: Caller = getattr(request.state, CALLER)
         address = _address(request)
         try:
-            if is_rows(address):
+            if asks_coordinators(address):
                 page = await self._rows.run(lambda: self._pages.render(address, caller))
             else:
                 page = await self._in_thread(lambda: self._pages.render(address, caller), self._page_pool)
@@ -197,6 +197,10 @@ class Api:
             return _problem(error, 404)
         except JobpipeError as error:
             return self._html(request, refused_page(RowsForm.of(topic, query), error))
+        except Exception as error:
+            log.exception("an export of topic %s cannot be made", short_repr(topic))
+            failed = JobpipeError(f"it cannot be made ({type(error).__name__}); the server's log says more")
+            return self._html(request, refused_page(RowsForm.of(topic, query), failed))
 
     async def _live_page(self, request: Request) -> Response:
         caller_now, peer = getattr(request.state, CALLER_NOW), getattr(request.state, PEER)

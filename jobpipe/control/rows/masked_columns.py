@@ -6,33 +6,40 @@ a topic and a dot. Where an entry can be read in more than one way, all of them 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+
+LETTER_VALUES = ("row", "source_row", "error_message")  # columns of dead letters that have values of rows
+ITEMS = frozenset({"element", "item", "key", "value"})
 
 
 class MaskedColumns:
     """What is masked of one topic."""
 
     def __init__(self, entries: Iterable[str], topic: str) -> None:
-        prefix = f"{topic}.".casefold()
-        folded = [entry.casefold() for entry in entries]
-        self._paths = frozenset(folded) | {entry.removeprefix(prefix) for entry in folded}
+        prefix = _folded(f"{topic}.")
+        folded = {_folded(entry) for entry in entries}
+        folded |= {entry.removeprefix(prefix) for entry in folded}
+        self._paths = frozenset(folded | {_without_items(entry) for entry in folded})
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of what is left."""
-        return pa.schema([field for each in schema if (field := self._left(each, "")) is not None])
+        masks = self._for(schema)
+        return pa.schema([field for each in schema if (field := masks._left(each, "")) is not None])
 
     def names(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return what is masked of a schema: columns, and fields with dots between the names."""
-        return tuple(name for each in schema for name in self._masked(each, ""))
+        masks = self._for(schema)
+        return tuple(name for each in schema for name in masks._masked(each, ""))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a record batch without what is masked."""
-        kept, columns = [], []
+        kept, columns, masks = [], [], self._for(batch.schema)
         for field, column in zip(batch.schema, batch.columns, strict=True):
-            left = self._left(field, "")
+            left = masks._left(field, "")
             if left is not None:
                 kept.append(left)
                 columns.append(column if left.type.equals(field.type) else column.cast(left.type))
@@ -40,8 +47,16 @@ class MaskedColumns:
             return batch.select([])
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(kept))
 
+    def _for(self, schema: pa.Schema) -> MaskedColumns:
+        """Return what is masked of a schema: of dead letters without ``row``, neither what else has values of rows."""
+        if "row" not in self._paths or not {"row", "error_message"} <= set(schema.names):
+            return self
+        found = MaskedColumns((), "")
+        found._paths = self._paths | frozenset(LETTER_VALUES)
+        return found
+
     def _is_masked(self, path: str) -> bool:
-        return path.casefold() in self._paths
+        return _folded(path) in self._paths
 
     def _left(self, field: pa.Field[Any], above: str) -> pa.Field[Any] | None:
         """Return what is left of a column or field; None if nothing is."""
@@ -65,7 +80,9 @@ class MaskedColumns:
             if isinstance(kind, pa.FixedSizeListType):
                 return pa.list_(item, kind.list_size)
             return pa.large_list(item) if isinstance(kind, pa.LargeListType) else pa.list_(item)
-        return kind
+        # Of another type that has types in it, nothing can be taken out: it goes as a whole.
+        inside = f"{_folded(path)}."
+        return None if kind.num_fields and any(each.startswith(inside) for each in self._paths) else kind
 
     def _left_item(self, field: pa.Field[Any], path: str) -> pa.Field[Any] | None:
         kind = self._left_type(field.type, path)
@@ -86,6 +103,17 @@ class MaskedColumns:
             yield from self._masked_inside(kind.item_type, path)
         elif isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
             yield from self._masked_inside(kind.value_type, path)
+
+
+def _folded(text: str) -> str:
+    """Return a text as it is compared: without letter case, and in one of Unicode's forms."""
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _without_items(path: str) -> str:
+    """Return a path without what Spark and Arrow call the items of lists and maps on the way."""
+    first, *rest = path.split(".")
+    return ".".join([first, *(part for part in rest[:-1] if part not in ITEMS), *rest[-1:]])
 
 
 def _fields(kind: pa.StructType) -> list[pa.Field[Any]]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from jobpipe.control.rows.arrow_texts import is_number, plain_values, text_of
 from jobpipe.control.rows.rows_query import RowsFound
+from jobpipe.errors import ConfigError
 
 _FORMULA = re.compile("[=+\\-@\t\r\n＝＋－＠]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -38,7 +39,10 @@ def parquet_file(found: RowsFound) -> bytes:
     schema = pa.schema([]) if found.schema is None else found.schema.remove_metadata()
     table = pa.Table.from_batches([batch.replace_schema_metadata() for batch in found.batches], schema)
     made = io.BytesIO()
-    pq.write_table(table, made, compression="zstd", store_schema=False)
+    try:
+        pq.write_table(table, made, compression="zstd", store_schema=False)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise ConfigError(f"Parquet has no such columns; export CSV instead ({error})", key="kind") from error
     return made.getvalue()
 
 

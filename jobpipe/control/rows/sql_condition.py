@@ -7,6 +7,7 @@ function that is not listed, and it ends when the read's time is over. What is m
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -22,9 +23,10 @@ _FUNCTIONS = """
     abs ceil ceiling coalesce date datetime floor glob hex ifnull iif instr json_array_length json_extract json_type
     json_valid julianday length like lower ltrim max min mod nullif round rtrim sign strftime substr substring time trim
     typeof unicode unixepoch upper -> ->>"""
+MOST_BYTES = 1 << 20  # of a value, or of all those of a row that the condition reads
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 32 << 20,  # bytes of a value, or a row
+    sqlite3.SQLITE_LIMIT_LENGTH: MOST_BYTES + 4096,  # one step of the machine may search a value many times over
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 200_000,  # of our own statements: they name all columns
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
     sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 1,
@@ -34,7 +36,7 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 0,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-STEPS = 1000  # of SQLite's machine between two looks at the clock
+STEPS = 1  # of SQLite's machine between two looks at the clock
 MOST_COLUMNS = 1000  # SQLite takes 2,000
 # A text, a name in one of three kinds of quotes, what cannot be part of an expression, or a bracket.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|\"((?:[^\"]|\"\")*)\"|`[^`]*`|\[[^\]]*\]|(--|/\*|;|\x00)|([()])|(['\"`\[])")
@@ -85,21 +87,35 @@ class _Table:
         for limit, value in LIMITS.items():
             self._link.setlimit(limit, value)
         self._link.create_collation("DECIMAL", _compare_decimals)
+        # SQLite's own take time by the product of two lengths, in one step.
+        self._link.create_function("instr", 2, _instr, deterministic=True)
+        for name in ("trim", "ltrim", "rtrim"):
+            self._link.create_function(name, 2, _one_argument, deterministic=True)
         columns = [f"{_quote(name)} {_declared(field.type)}" for name, field in zip(self.names, schema, strict=True)]
-        self._link.execute(f"CREATE TABLE rows ({', '.join([f'{_quote(self._number)} INTEGER', *columns])})")
+        try:
+            self._link.execute(f"CREATE TABLE rows ({', '.join([f'{_quote(self._number)} INTEGER', *columns])})")
+        except (sqlite3.Error, UnicodeError) as error:
+            raise ConfigError(f"a condition cannot be used on these columns: {error}", key="where") from None
         places = ", ".join("?" * (len(columns) + 1))
         self._insert = f"INSERT INTO rows VALUES ({places})"  # noqa: S608 - question marks
         number = _quote(self._number)
         self._select = f"SELECT {number} FROM rows WHERE (\n{condition}\n) ORDER BY {number}"  # noqa: S608
+        self._used: set[str] = set()  # columns that the condition reads: the others are not filled
+        with self._guarded(math.inf, lambda: 0.0):
+            self._link.execute(self._select).fetchall()
 
     def numbers(self, batch: pa.RecordBatch, until: float, clock: Callable[[], float]) -> list[int]:
         try:
             self._link.execute("DELETE FROM rows")
-            columns = [list(map(_sql_value, plain_values(column))) for column in batch.columns]
+            empty = [None] * batch.num_rows
+            columns = [
+                list(map(_sql_value, plain_values(column))) if name in self._used else empty
+                for name, column in zip(self.names, batch.columns, strict=True)
+            ]
             self._link.executemany(self._insert, zip(range(batch.num_rows), *columns, strict=False))
-        except sqlite3.DataError as error:
+        except sqlite3.DataError:
             raise ConfigError(
-                f"a condition takes values of at most 32 MiB, and a row has a larger one ({error})"
+                f"what a condition reads of a row has at most {MOST_BYTES >> 20} MiB, and a row has more", key="where"
             ) from None
         with self._guarded(until, clock):
             return [row[0] for row in self._link.execute(self._select)]
@@ -114,6 +130,7 @@ class _Table:
                 selects += 1
                 return sqlite3.SQLITE_OK if selects == 1 else sqlite3.SQLITE_DENY
             if action == sqlite3.SQLITE_READ:
+                self._used.add(second or "")
                 return sqlite3.SQLITE_OK if first == "rows" else sqlite3.SQLITE_DENY
             if action == sqlite3.SQLITE_FUNCTION:
                 return sqlite3.SQLITE_OK if (second or "").lower() in FUNCTIONS else sqlite3.SQLITE_DENY
@@ -125,11 +142,13 @@ class _Table:
             yield
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+                if clock() < until:  # a callback of ours was given what is no text
+                    raise self.wrong("it makes a text that is not UTF-8") from None
                 raise WaitTimeout(
                     "the condition takes too long; ask for fewer rows, or for something simpler"
                 ) from None
             raise self.wrong(str(error)) from None
-        except (UnicodeEncodeError, OverflowError) as error:
+        except (UnicodeError, OverflowError) as error:
             raise self.wrong(str(error)) from None
         finally:
             self._link.set_authorizer(None)
@@ -141,7 +160,10 @@ class _Table:
         return ConfigError(f"the condition is wrong: {why}. Columns: {', '.join(self.names) or 'none'}", key="where")
 
 
-_PLAINER = {"not authorized": "it may have no SELECT, and call only functions that are listed in docs/server.md"}
+_PLAINER = {
+    "not authorized": "it may have no SELECT, and call only functions that are listed in docs/page.md",
+    "user-defined function raised exception": "trim, ltrim and rtrim take one argument here",
+}
 
 
 def _quoted_names(condition: str) -> list[str]:
@@ -173,7 +195,7 @@ def _unique(names: list[str]) -> list[str]:
     """Return names that differ in more than letter case, as SQLite wants them: a second ``A`` becomes ``A_2``."""
     made: list[str] = []
     for name in names:
-        made.append(_free(name, made))
+        made.append(_free(name.replace("\x00", ""), made))
     return made
 
 
@@ -185,7 +207,7 @@ def _free(name: str, taken: list[str]) -> str:
 
 
 def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""').replace("\x00", "") + '"'
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _declared(kind: Any) -> str:
@@ -197,6 +219,20 @@ def _declared(kind: Any) -> str:
     if pa.types.is_floating(kind):
         return "REAL"
     return "BLOB" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "TEXT"
+
+
+def _instr(text: Plain, part: Plain) -> int | None:
+    """Return where a text, or bytes, begin to have a part, from 1; 0 if they do not; None for null."""
+    if text is None or part is None:
+        return None
+    if isinstance(text, bytes) and isinstance(part, bytes):
+        return text.find(part) + 1
+    one, other = (each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in (text, part))
+    return one.find(other) + 1
+
+
+def _one_argument(text: Plain, _: Plain) -> Plain:
+    raise ValueError("it takes one argument")
 
 
 def _sql_value(value: Plain) -> Plain:

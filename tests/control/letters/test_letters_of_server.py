@@ -51,7 +51,7 @@ def test_masked_columns_of_letters_are_not_shown(world: World) -> None:
     server = world.server()
     batch = pa.RecordBatch.from_pylist([{"row": "{}", "error_message": "bad price", "stage": "python"}])
     assert server._without_masked(dead, batch).schema.names == ["stage"]
-    assert server._without_masked(other, batch).schema.names == ["error_message", "stage"]
+    assert server._without_masked(other, batch).schema.names == ["stage"]  # an error may quote the row
 
 
 def test_the_server_moves_subscriptions(world: World) -> None:

@@ -72,3 +72,42 @@ def test_all_columns() -> None:
     """As many rows are left, without columns."""
     left = MaskedColumns(ROWS.schema.names, "orders").apply(ROWS)
     assert (left.num_rows, left.num_columns) == (3, 0)
+
+
+OTHERS = {
+    "list_view": pa.list_view(BUYER),
+    "union": pa.dense_union([pa.field("a", BUYER), pa.field("b", pa.int64())]),
+    "run_end": pa.run_end_encoded(pa.int32(), BUYER),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS.values(), ids=OTHERS)
+def test_a_type_that_cannot_be_made_again_goes_as_a_whole(kind: pa.DataType) -> None:
+    """If something in it is masked; else it stays."""
+    schema = pa.schema([pa.field("buyer", kind), pa.field("n", pa.int64())])
+    assert MaskedColumns(["buyer.card"], "orders").schema(schema).names == ["n"]
+    assert MaskedColumns(["buyer.card"], "orders").names(schema) == ("buyer",)
+    assert MaskedColumns(["n.card"], "orders").schema(schema) == schema
+
+
+@pytest.mark.parametrize(
+    "entry", ["buyers.element.card", "buyers.item.card", "by_name.value.card", "orders.buyers.element.card"]
+)
+def test_the_items_of_lists_and_maps_may_be_named(entry: str) -> None:
+    """As Spark and Arrow name them."""
+    column = "by_name" if "by_name" in entry else "buyers"
+    assert MaskedColumns([entry], "orders").names(ROWS.schema) == (f"{column}.card",)
+
+
+def test_names_are_compared_in_one_form_of_unicode() -> None:
+    schema = pa.schema([pa.field("cafe\u0301", pa.string()), pa.field("n", pa.int64())])
+    assert MaskedColumns(["caf\u00e9"], "orders").schema(schema).names == ["n"]
+
+
+def test_a_masked_row_of_dead_letters_masks_all_that_has_its_values() -> None:
+    """Of another topic with a column of that name, the column alone."""
+    letters = pa.schema([pa.field(name, pa.string()) for name in ("row", "stage", "source_row", "error_message")])
+    assert MaskedColumns(["row"], "t.dead-letters").schema(letters).names == ["stage"]
+    assert MaskedColumns(["stage"], "t.dead-letters").schema(letters).names == ["row", "source_row", "error_message"]
+    others = pa.schema([pa.field(name, pa.string()) for name in ("row", "source_row")])
+    assert MaskedColumns(["row"], "t").schema(others).names == ["source_row"]

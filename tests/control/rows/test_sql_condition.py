@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobpipe.control.rows.sql_condition import SqlCondition
+from jobpipe.control.rows.sql_condition import MOST_BYTES, SqlCondition
 from jobpipe.errors import ConfigError, WaitTimeout
 
 SECONDS = 20.0
@@ -152,9 +152,81 @@ def test_a_value_that_grows_without_bounds() -> None:
 
 
 def test_a_row_that_is_too_large_for_a_condition() -> None:
-    assert holds("length(text) > 1", pa.record_batch({"text": ["x" * (1 << 20)]})) == [0]
-    with pytest.raises(ConfigError, match="at most 32 MiB"):
-        holds("length(text) > 1", pa.record_batch({"text": ["x" * (33 << 20)]}))
+    """What the condition does not read may be of any size."""
+    assert holds("length(text) > 1", pa.record_batch({"text": ["x" * MOST_BYTES]})) == [0]
+    large = pa.record_batch({"text": ["x" * (MOST_BYTES + 8192)], "n": [7]})
+    with pytest.raises(ConfigError, match="at most 1 MiB"):
+        holds("length(text) > 1", large)
+    assert holds("n = 7", large) == [0]
+
+
+@pytest.mark.parametrize("name", ["trim", "ltrim", "rtrim"])
+def test_trim_takes_no_set_of_characters(name: str) -> None:
+    """Which takes time by the product of two lengths, in one step of SQLite's."""
+    rows = pa.record_batch({"text": [" x "]})
+    assert holds(f"length({name}(text)) < 3", rows) == [0]
+    with pytest.raises(ConfigError, match="take one argument here"):
+        holds(f"{name}(text, 'x') = 'x'", rows)
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("instr(text, 'b')", [0, 1]),
+        ("instr(text, 'B') = 0", [0, 1]),
+        ("instr(text, 'bc') = 2", [0]),
+        ("instr(raw, x'ff') = 2", [0]),
+        ("instr(number, '5') = 2", [0, 1]),
+        ("instr(none, 'a') IS NULL", [0, 1]),
+        ("instr(text, NULL) IS NULL", [0, 1]),
+    ],
+)
+def test_instr_is_as_in_sqlite(condition: str, found: list[int]) -> None:
+    """Ours takes time by the sum of the lengths."""
+    rows = pa.record_batch(
+        {"text": ["abc", "äb"], "raw": [b"a\xff", b"b"], "number": [15, 25], "none": pa.nulls(2, pa.string())}
+    )
+    assert holds(condition, rows) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "({long}||n) LIKE '%{like}x'",
+        "({long}||n) GLOB '*{glob}x'",
+        "instr({long}||n, substr({long}||n, 1, 400000)||'x')",
+        "substr({long}, n) = 'x'",
+        "json_extract('['||{long}||']', '$[0]') OR json_valid({long}||n)",
+        "CAST({long} AS TEXT) COLLATE DECIMAL > CAST(n AS TEXT)",
+    ],
+)
+def test_no_condition_takes_much_longer_than_it_may(condition: str) -> None:
+    """Values that a condition makes, as large as they can be."""
+    long = f"{'hex(' * 19}'a'{')' * 19}"
+    text = condition.format(long=long, like="3_" * 45, glob="[0-9]" * 18)
+    rows = pa.record_batch({"n": list(range(200))})
+    began = time.monotonic()
+    with suppress(WaitTimeout, ConfigError):
+        SqlCondition(text).numbers(rows, began + 0.5, time.monotonic)
+    assert time.monotonic() - began < 5.0
+
+
+def test_what_is_no_utf8_is_no_failure() -> None:
+    """Of a value that the condition makes."""
+    rows = pa.record_batch({"n": [1]})
+    assert holds("n = 1", rows) == [0]
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        holds("CAST(x'ff' AS TEXT) COLLATE DECIMAL > '1'", rows)
+
+
+def test_columns_that_sqlite_cannot_have_are_said() -> None:
+    """Names that are too long together; two that differ by a NUL alone become two."""
+    rows = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a\x00"])
+    assert holds("a = 1 AND a_2 = 2", rows) == [0]
+    many = [f"{number:03}{'x' * 250}" for number in range(900)]
+    with pytest.raises(ConfigError, match="cannot be used on these columns"):
+        holds("1", pa.RecordBatch.from_arrays([pa.array([1])] * 900, names=many))
 
 
 @pytest.mark.parametrize("names", [["a", "A", "a_2"], ["row_number", "rowid", "oid", "_rowid_"], ['x"y', "", "ä b"]])

@@ -77,7 +77,8 @@ class RowsRequests:
             raise PipelineNotFound("there is no such page", job="")
         asked = RowsForm.of(topic, query).query(for_export=True)
         found = self._control.topic_rows(asked)
-        is_whole = found.ended is Ended.ALL or (found.ended is Ended.LIMIT and len(found.places) >= found.there)
+        is_end = found.ended is Ended.ALL or (found.ended is Ended.LIMIT and len(found.places) >= found.there)
+        is_whole = is_end and not found.notes  # which say what is not there any more, or was never there
         pieces = csv_lines(found) if kind == "csv" else _cut(parquet_file(found))
         return RowsFile(pieces, self.give_back, _headers(found, topic, kind, is_whole=is_whole))
 

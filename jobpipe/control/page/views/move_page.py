@@ -53,7 +53,10 @@ class MovePage:
         last = moves.last(topic).get(name)
         planned = undo = None
         if to:
-            planned = self._planned(("move", topic, name, *query.items()), lambda: _plan(moves, topic, name, query))
+            planned = self._planned(
+                ("move", topic, name, *map(query.get, ("to", "offset", "time"))),
+                lambda: _plan(moves, topic, name, query),
+            )
             if operates and planned.plan is not None and not planned.plan.obstacles:
                 planned = _with_action(planned, "Move", path, {"to": planned.plan.to})
         if last is not None:
