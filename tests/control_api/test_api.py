@@ -293,7 +293,7 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
         "backfill": {"from": "2026-11-21T00:00:00Z", "to": "2026-11-22T00:00:00+01:00"},
         "skip-range": {"from": "2026-11-21T00:00:00Z", "to": "2026-11-22T00:00:00+01:00"},
         "move-subscription": {"to": 8, "expected": position_text(at(7))},
-        "undo-move": {"expected": position_text(at(8))},
+        "undo-move": {"number": 1, "expected": position_text(at(8))},
     }
     served.control.schedule_views[("flights", "report")] = SCHEDULE
     values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate", "version": "1"}
@@ -335,10 +335,13 @@ def test_a_subscription_is_moved_and_back(served: Served) -> None:
     with pytest.raises(ControlConflict, match="the plan saw it at offset 7"):
         client.move("flights", "flights.report", 0, expected=plan.at)
     undo = viewer.plan_undo("flights", "flights.report")
+    assert undo.undoes == move
     with pytest.raises(NotAuthorized):
-        viewer.undo_move("flights", "flights.report", expected=undo.at)
+        viewer.undo_move("flights", "flights.report", number=move.number, expected=undo.at)
+    with pytest.raises(ControlConflict, match="another move"):
+        client.undo_move("flights", "flights.report", number=move.number + 1, expected=undo.at)
     assert topic.places["flights.report"] == at(20)
-    assert client.undo_move("flights", "flights.report", expected=undo.at).to == 7
+    assert client.undo_move("flights", "flights.report", number=move.number, expected=undo.at).to == 7
     assert topic.places["flights.report"] == at(7)
 
 

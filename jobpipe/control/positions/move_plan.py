@@ -25,6 +25,7 @@ class MovePlan:
         said: what that means, in a sentence.
         obstacles: why it is refused now; () if nothing is in the way.
         remarks: what one should know besides.
+        undoes: the move that it takes back; None: it is no undo.
     """
 
     topic: str
@@ -37,6 +38,7 @@ class MovePlan:
     said: str
     obstacles: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    undoes: Move | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +46,21 @@ class Move:
     """A move that was made.
 
     Attributes:
+        number: of this move; no other one has it.
         time: when, in seconds since 1970.
         by: who asked for it: ``token``, ``browser``, or ``certificate NAME``.
         before, to: offsets; ``before`` is None if the subscription stood nowhere.
+        in_doubt: its answer was lost: it is not known whether it was made.
     """
 
     topic: str
     subscription: str
+    number: int
     time: float
     by: str
     before: int | None
     to: int
+    in_doubt: bool = False
 
 
 def position_text(position: Position | None) -> str:

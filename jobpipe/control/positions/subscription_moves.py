@@ -41,7 +41,8 @@ from jobpipe.jobs.storage.job_store import Store
 from jobpipe.operations.admin_operations import MovedReply
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
-from jobpipe.store.reading.boundary import Boundary
+from jobpipe.store.catalog.position import Position
+from jobpipe.store.reading.boundary import EARLIEST, Boundary
 from jobpipe.store.spool.spool_files import is_topic
 
 log = logging.getLogger(__name__)
@@ -128,14 +129,27 @@ class SubscriptionMoves:
         """
         return self._look_back(topic, subscription).plan
 
-    def undo(self, topic: str, subscription: str, *, expected: str, by: str) -> Move:
+    def undo(self, topic: str, subscription: str, *, number: int, expected: str, by: str) -> Move:
         """Take the last move back, if the subscription still stands where that left it; the undo can be undone.
 
+        Args:
+            number: of the move that the plan takes back; two moves may leave a subscription at the same place.
+            expected, by: as of :meth:`move`.
+
         Raises:
-            ControlConflict: as :meth:`move` and :meth:`plan_undo`; its reader has gone on, for instance.
+            ControlConflict: as :meth:`move` and :meth:`plan_undo`; its reader has gone on, or another move was made
+                since the plan, for instance.
         """
         with self._alone(topic, subscription):
-            return self._do(self._look_back(topic, subscription), expected, by)
+            look = self._look_back(topic, subscription)
+            if look.plan.undoes is None or look.plan.undoes.number != number:
+                raise ControlConflict(
+                    f"another move of {subscription} was made since the plan: its undo goes to offset "
+                    f"{look.plan.to:,}. Nothing was changed; look at the plan again",
+                    topic=topic,
+                    name=subscription,
+                )
+            return self._do(look, expected, by)
 
     @contextlib.contextmanager
     def _alone(self, topic: str, subscription: str) -> Iterator[None]:
@@ -152,6 +166,8 @@ class SubscriptionMoves:
 
     def _look_back(self, topic: str, subscription: str) -> _Look:
         row = self._moves.last(topic, subscription)
+        if row is not None and row.in_doubt:
+            row = _settled(row, self._admin.distance(topic, subscription, EARLIEST).position)
         if row is None:
             raise ControlConflict(f"no move of {subscription} of topic {topic} is kept: nothing to undo", topic=topic)
         if row.before is None:
@@ -162,6 +178,7 @@ class SubscriptionMoves:
             look = self._look(topic, subscription, Boundary("position", row.before))
         except DataLoss as loss:
             raise ControlConflict(f"the move cannot be undone: {loss.message}", **loss.fields) from loss
+        look = replace(look, plan=replace(look.plan, undoes=_move(row)))
         if look.distance.position != row.after:
             here, there = place_text(look.distance.position), place_text(row.after)
             why = f"it stands at {here}, and not at {there}, where the move left it: it was read or moved since"
@@ -225,7 +242,7 @@ class SubscriptionMoves:
             )
 
     def _do(self, look: _Look, expected: str, by: str) -> Move:
-        """Make a move as planned: its row is stored first, so that a server that is killed can tell what it began."""
+        """Make a move as planned: its row is stored first, in doubt, so that one that is killed tells what it began."""
         plan, distance = look.plan, look.distance
         topic, name, before = plan.topic, plan.subscription, distance.position
         if before != (wanted := read_position_text(expected)):
@@ -241,9 +258,16 @@ class SubscriptionMoves:
             raise ControlConflict(f"{name} of topic {topic} is not moved: {'; '.join(plan.obstacles)}", topic=topic)
         known = self._moves.last(topic, name)
         row = MoveRow(
-            topic=topic, subscription=name, time=self._clock(), by=by[:100], before=before, after=distance.target
+            topic=topic,
+            subscription=name,
+            time=self._clock(),
+            by=by[:100],
+            before=before,
+            after=distance.target,
+            in_doubt=True,
+            earlier=None if known is None else _settled(known, before),
         )
-        self._moves.put(row)
+        number = self._moves.put(row)
         try:
             reply = self._admin.seek(topic, name, Boundary("position", distance.target))
         except AWAY:  # it may have been done
@@ -263,7 +287,8 @@ class SubscriptionMoves:
                 topic=topic,
                 name=name,
             )
-        return _move(row)
+        self._moves.made(topic, name)
+        return _move(replace(row, number=number, in_doubt=False))
 
     def _put_back(self, topic: str, name: str, known: MoveRow | None) -> None:
         if known is None:
@@ -301,11 +326,23 @@ def _move(row: MoveRow) -> Move:
     return Move(
         topic=row.topic,
         subscription=row.subscription,
+        number=row.number or 0,
         time=row.time,
         by=row.by,
         before=None if row.before is None else row.before.n,
         to=row.after.n,
+        in_doubt=row.in_doubt,
     )
+
+
+def _settled(row: MoveRow, position: Position | None) -> MoveRow | None:
+    """Return the last move that was made, as far as the place where the subscription stands tells.
+
+    The store keeps what it has: a move whose answer was lost may still be made later.
+    """
+    if row.in_doubt and position == row.before:
+        return row.earlier
+    return replace(row, in_doubt=False, earlier=None) if position == row.after else row
 
 
 def _remarks(distance: Distance, job: JobRow | None) -> Iterator[str]:

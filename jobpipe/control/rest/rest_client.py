@@ -273,9 +273,10 @@ class ControlClient:
         """Return what it would mean to take the last move back."""
         return self._ask("GET", _position(topic, subscription, "/undo"), MovePlan)
 
-    def undo_move(self, topic: str, subscription: str, *, expected: str) -> Move:
-        """Take the last move of a subscription back, if that still stands at ``expected``."""
-        return self._ask("POST", _position(topic, subscription, "/undo"), Move, body={"expected": expected})
+    def undo_move(self, topic: str, subscription: str, *, number: int, expected: str) -> Move:
+        """Take the last move of a subscription back, if it has that number and left it at ``expected``."""
+        body = {"number": number, "expected": expected}
+        return self._ask("POST", _position(topic, subscription, "/undo"), Move, body=body)
 
     def dead_letters(self) -> tuple[LetterTopic, ...]:
         """Return the dead letters of all jobs that may have some, counted by stage and error."""

@@ -336,7 +336,7 @@ class Handlers:
     def undo(self, call: Call) -> Move:
         """Take the last move of a subscription back, if it still stands where that left it; can be undone too."""
         topic, name, body = call.name("topic"), call.name("subscription"), call.of(UndoBody)
-        return self._control.moves.undo(topic, name, expected=body.expected, by=call.caller.name)
+        return self._control.moves.undo(topic, name, number=body.number, expected=body.expected, by=call.caller.name)
 
     def dead_letters(self, call: Call) -> tuple[LetterTopic, ...]:
         """Count the dead letters of all jobs that may have some, by stage and error."""

@@ -110,13 +110,17 @@ class RunBody(_Body):
     upper: str | int = Field(alias="upperBoundary", description="As lowerBoundary; not part of the range.")
 
 
-class UndoBody(_Body):
-    """The move to take back, by where it left the subscription."""
-
+class _PlannedBody(_Body):
     expected: str = Field(max_length=100, description="`at` of the plan: where the subscription stands.")
 
 
-class MoveBody(UndoBody):
+class UndoBody(_PlannedBody):
+    """The move to take back, and where it left the subscription."""
+
+    number: int = Field(description="`number` of the move that the plan `undoes`.")
+
+
+class MoveBody(_PlannedBody):
     """A move."""
 
     to: int | str = Field(description="`earliest`, `latest`, an offset, or a time in ISO 8601 with its zone.")

@@ -13,12 +13,13 @@ from typing import Any
 
 from jobpipe.errors import StoreError
 
-FORMAT = 6
+FORMAT = 7
 _BUSY_SECONDS = 10.0
 _MOVES = (  # of subscriptions: the last one of each
     "CREATE TABLE moves (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, subscription TEXT NOT NULL, "
     "time REAL NOT NULL, mover TEXT NOT NULL, before TEXT, after TEXT NOT NULL, UNIQUE (topic, subscription)) STRICT"
 )
+_EARLIER_MOVE = "ALTER TABLE moves ADD COLUMN earlier TEXT"  # of one in doubt, as JSON: the move before it
 _TABLES = (
     """
 CREATE TABLE pipelines (
@@ -86,7 +87,7 @@ CREATE TABLE chores (
     id INTEGER PRIMARY KEY AUTOINCREMENT, pipeline TEXT NOT NULL, job TEXT NOT NULL, topic TEXT, subscription TEXT
 ) STRICT;
 """
-    + _MOVES
+    + f"{_MOVES};{_EARLIER_MOVE}"
 )
 _UPGRADES = {  # from that format to the next one
     3: (
@@ -104,6 +105,7 @@ _UPGRADES = {  # from that format to the next one
         "PRIMARY KEY (event, webhook)) STRICT",
     ),
     5: (_MOVES,),
+    6: (_EARLIER_MOVE,),
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.control.positions.move_plan import MovePlan
 from jobpipe.control.positions.move_store import MOST_MOVES, MoveRow, MoveStore
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.errors import (
@@ -48,6 +49,12 @@ def move(moves: SubscriptionMoves, to: str | int) -> None:
     moves.move("flights", READ, plan.to, expected=plan.at, by="token")
 
 
+def undo(moves: SubscriptionMoves, plan: MovePlan, by: str = "token") -> None:
+    """Take the move back that a plan takes back."""
+    assert plan.undoes is not None
+    moves.undo("flights", READ, number=plan.undoes.number, expected=plan.at, by=by)
+
+
 @pytest.mark.parametrize(
     ("to", "rows", "said"),
     [
@@ -79,7 +86,7 @@ def test_a_position_inside_a_batch(moves: SubscriptionMoves, topic: OneTopic) ->
     assert (first.again, first.obstacles) == (True, ())
     assert first.said.endswith("again: offset 7")  # of which it has read a part
     move(moves, "latest")
-    moves.undo("flights", READ, expected=moves.plan_undo("flights", READ).at, by="token")
+    undo(moves, moves.plan_undo("flights", READ))
     assert topic.places[READ] == inside
 
 
@@ -113,11 +120,11 @@ def test_a_move_and_the_way_back_and_forth(moves: SubscriptionMoves, topic: OneT
     assert (last.before, last.to, last.by, last.time) == (7, 20, "token", 1000.0)
     plan = moves.plan_undo("flights", READ)
     assert (plan.said, plan.rows, plan.obstacles) == ("report reads 1,300 rows again: offsets 7 to 19", 1300, ())
-    moves.undo("flights", READ, expected=plan.at, by="certificate ann")
+    undo(moves, plan, by="certificate ann")
     assert topic.places[READ] == at(7)
     redo = moves.plan_undo("flights", READ)
     assert redo.said == "report skips 1,300 rows that it never reads: offsets 7 to 19"
-    moves.undo("flights", READ, expected=redo.at, by="token")
+    undo(moves, redo)
     assert topic.places[READ] == at(20)
     events = store.events_called("moved")
     assert [(each.fields["from"], each.fields["to"], each.fields["by"]) for each in events] == [
@@ -213,7 +220,7 @@ def test_an_undo_is_refused_once_the_reader_has_gone_on(moves: SubscriptionMoves
         "it stands at offset 5, and not at offset 4, where the move left it: it was read or moved since",
     )
     with pytest.raises(ControlConflict, match="not at offset 4"):
-        moves.undo("flights", READ, expected=plan.at, by="token")
+        undo(moves, plan)
     assert topic.places[READ] == at(5)
 
 
@@ -246,18 +253,84 @@ def test_what_happens_between_look_and_move_is_said(moves: SubscriptionMoves, to
     assert moves.last("flights") == {}
 
 
+def test_an_undo_takes_back_the_move_that_was_confirmed(moves: SubscriptionMoves, topic: OneTopic) -> None:
+    """Others may leave the subscription at the same place; their undo goes elsewhere."""
+    move(moves, 10)
+    confirmed = moves.plan_undo("flights", READ)
+    assert (confirmed.to, confirmed.undoes) == (7, moves.last("flights")[READ])
+    move(moves, 19)
+    move(moves, 10)
+    with pytest.raises(
+        ControlConflict, match="another move of report was made since the plan: its undo goes to offset"
+    ):
+        undo(moves, confirmed)
+    assert topic.places[READ] == at(10)
+    undo(moves, moves.plan_undo("flights", READ))
+    assert topic.places[READ] == at(19)
+
+
 def test_a_move_that_is_refused_keeps_the_undo_before_it(moves: SubscriptionMoves, topic: OneTopic) -> None:
-    """One whose answer is lost may have been made: then it is that one which is undone."""
+    """By the same number: it is the same move."""
     move(moves, 9)
+    confirmed = moves.plan_undo("flights", READ)
     topic.fails = NotAuthorized("no right")
     with pytest.raises(NotAuthorized):
         move(moves, 0)
     assert moves.last("flights")[READ].to == 9
+    topic.fails = None
+    undo(moves, confirmed)
+    assert topic.places[READ] == at(7)
+
+
+def test_a_move_in_doubt_that_was_not_made(moves: SubscriptionMoves, topic: OneTopic) -> None:
+    """The one before it can be undone; also after another one in doubt."""
+    move(moves, 9)
+    confirmed = moves.plan_undo("flights", READ)
+    topic.fails = LinkTimeout("no answer")
+    for to in (0, 1):
+        with pytest.raises(LinkTimeout):
+            move(moves, to)
+        last = moves.last("flights")[READ]
+        assert (last.before, last.to, last.in_doubt) == (9, to, True)
+        assert moves.plan_undo("flights", READ) == confirmed
+    topic.fails = None
+    undo(moves, confirmed)
+    assert topic.places[READ] == at(7)
+
+
+def test_a_move_in_doubt_that_was_made(moves: SubscriptionMoves, topic: OneTopic) -> None:
+    """It is that one which is undone."""
+    move(moves, 9)
+    topic.fails = LinkTimeout("no answer")
+    topic.before_seek = lambda: topic.places.update({READ: at(2)})
+    with pytest.raises(LinkTimeout):
+        move(moves, 2)
+    topic.fails, topic.before_seek = None, lambda: None
+    plan = moves.plan_undo("flights", READ)
+    assert (plan.to, plan.obstacles, plan.undoes and plan.undoes.before) == (9, (), 9)
+    undo(moves, plan)
+    assert topic.places[READ] == at(9)
+
+
+def test_a_move_in_doubt_whose_reader_has_gone_on(moves: SubscriptionMoves, topic: OneTopic) -> None:
+    """Nobody knows whether it was made: it is shown as such."""
+    move(moves, 9)
     topic.fails = LinkTimeout("no answer")
     with pytest.raises(LinkTimeout):
-        move(moves, 0)
-    assert (moves.last("flights")[READ].before, moves.last("flights")[READ].to) == (9, 0)
-    assert "not at offset 0" in moves.plan_undo("flights", READ).obstacles[-1]  # it was not made
+        move(moves, 2)
+    topic.places[READ] = at(5)
+    plan = moves.plan_undo("flights", READ)
+    assert plan.undoes is not None
+    assert (plan.undoes.to, plan.undoes.in_doubt) == (2, True)
+    assert "not at offset 2" in plan.obstacles[-1]
+
+
+def test_a_first_move_in_doubt_that_was_not_made(moves: SubscriptionMoves, topic: OneTopic) -> None:
+    topic.fails = LinkTimeout("no answer")
+    with pytest.raises(LinkTimeout):
+        move(moves, 2)
+    with pytest.raises(ControlConflict, match="nothing to undo"):
+        moves.plan_undo("flights", READ)
 
 
 def test_two_moves_at_once(moves: SubscriptionMoves, topic: OneTopic) -> None:
@@ -282,7 +355,7 @@ def test_the_last_move_outlives_the_server(tmp_path: Path, topic: OneTopic) -> N
     move(SubscriptionMoves(first, topic, lambda: 1.0), 0)
     first.close()
     again = SubscriptionMoves(Store(path, lambda: 2.0), topic, lambda: 2.0)
-    again.undo("flights", READ, expected=again.plan_undo("flights", READ).at, by="token")
+    undo(again, again.plan_undo("flights", READ))
     assert topic.places[READ] == at(7)
 
 
@@ -309,6 +382,20 @@ def test_a_store_of_the_version_before(tmp_path: Path, topic: OneTopic) -> None:
     with_table.close()
     move(SubscriptionMoves(Store(path, lambda: 1.0), topic, lambda: 1.0), 0)
     assert topic.places[READ] == at(0)
+
+
+def test_moves_of_the_version_before(tmp_path: Path, topic: OneTopic) -> None:
+    """Were made, and can be undone."""
+    path = tmp_path / "server.db"
+    first = Store(path, lambda: 1.0)
+    move(SubscriptionMoves(first, topic, lambda: 1.0), 0)
+    with first.write():
+        first.database.execute("ALTER TABLE moves DROP COLUMN earlier")
+        first.database.execute("PRAGMA user_version = 6")
+    first.close()
+    again = SubscriptionMoves(Store(path, lambda: 1.0), topic, lambda: 1.0)
+    undo(again, again.plan_undo("flights", READ))
+    assert topic.places[READ] == at(7)
 
 
 def test_a_job_of_the_server_is_named(world: World, topic: OneTopic) -> None:

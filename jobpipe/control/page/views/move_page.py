@@ -61,8 +61,10 @@ class MovePage:
                 planned = _with_action(planned, "Move", path, {"to": planned.plan.to})
         if last is not None:
             undo = self._planned(("undo", topic, name), lambda: moves.plan_undo(topic, name))
-            if operates and undo.plan is not None and not undo.plan.obstacles:
-                undo = _with_action(undo, "Undo", f"{path}/undo", {})
+            if undo.plan is not None and undo.plan.undoes is not None:
+                last = undo.plan.undoes
+                if operates and not undo.plan.obstacles:
+                    undo = _with_action(undo, "Undo", f"{path}/undo", {"number": last.number})
         return render_page(
             "move.html",
             f"Move {name}",

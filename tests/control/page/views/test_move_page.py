@@ -100,6 +100,29 @@ def test_what_is_in_the_way_takes_the_button(pages: Pages, control: MemoryContro
     assert "data-path" in pages.render(f"{PAGE}&to=latest", OPERATOR).main
 
 
+def test_the_undo_names_the_move(pages: Pages, control: MemoryControl) -> None:
+    """By its number: another move may end at the same place. One that was not made is not shown."""
+    moves, name = control.moves, "flights.report"
+
+    def move(to: int) -> int:
+        return moves.move("flights", name, to, expected=moves.plan("flights", name, to).at, by="token").number
+
+    number = move(10)
+    part = pages.render(PAGE, OPERATOR).parts["undo"]
+    assert f"&#34;number&#34;: {number}" in part
+    control.topic.fails = LinkTimeout("no answer")
+    with pytest.raises(LinkTimeout):
+        move(15)
+    pages.look_again()
+    assert pages.render(PAGE, OPERATOR).parts["undo"] == part
+    control.topic.places[name] = at(12)
+    pages.look_again()
+    part = pages.render(PAGE, OPERATOR).parts["undo"]
+    assert "to offset 15" in part
+    assert "it is not known whether it was made" in part
+    assert "data-path" not in part
+
+
 def test_many_looks_ask_once(pages: Pages, control: MemoryControl) -> None:
     """An open page is made again every two seconds."""
     for _ in range(5):
