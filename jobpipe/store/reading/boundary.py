@@ -64,9 +64,12 @@ class Boundary:
     def read(cls, text: str, words: Collection[str]) -> Boundary:
         """Return what a person wrote: one of some words, an offset, or a time in ISO 8601 or ms since 1970.
 
+        Blanks around it mean nothing.
+
         Raises:
             BadValueError: it is anything else.
         """
+        text = text.strip()
         if text in words:
             return cls.of(text, "place")
         if text.isascii() and text.isdecimal() and len(text) < _MS_DIGITS:

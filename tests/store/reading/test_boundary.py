@@ -25,6 +25,22 @@ def test_json_is_inverse(boundary: Boundary) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "boundary"),
+    [
+        ("17", Boundary("offset", 17)),
+        ("1795255200000", Boundary("time", 1_795_255_200_000)),
+        ("2026-11-21T10:00:00Z", Boundary("time", 1_795_255_200_000)),
+        ("latest", Boundary("latest")),
+    ],
+)
+@pytest.mark.parametrize("blanks", [("", ""), (" ", ""), ("", " "), ("\t", "\n")])
+def test_blanks_around_a_text_mean_nothing(text: str, boundary: Boundary, blanks: tuple[str, str]) -> None:
+    """An offset stays one, and is no time in 1970."""
+    before, after = blanks
+    assert Boundary.read(f"{before}{text}{after}", ("latest",)) == boundary
+
+
+@pytest.mark.parametrize(
     "value",
     [
         None,
