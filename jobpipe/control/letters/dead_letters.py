@@ -51,7 +51,7 @@ class Questions(Protocol):
 
     def newest(self, topic: str, limit: int, stopped: Stopped) -> LetterRows: ...
 
-    def redrive(self, topic: str, allowed: Allowed, stopped: Stopped, *, dry_run: bool) -> Outcome: ...
+    def redrive(self, topic: str, allowed: Allowed, stopped: Stopped, outcome: Outcome, *, dry_run: bool) -> None: ...
 
 
 class DeadLetters:
@@ -174,17 +174,17 @@ class DeadLetters:
         return self._closed
 
     def _run(self, job: LetterJob, view: RedriveView, allowed: Allowed) -> None:
+        outcome = Outcome()
         try:
-            outcome = self._questions.redrive(job.topic, allowed, self._stopped, dry_run=False)
-            state = RedriveState.STOPPED if self._closed else RedriveState.DONE
-            view = _with_outcome(replace(view, state=state), outcome)
+            self._questions.redrive(job.topic, allowed, self._stopped, outcome, dry_run=False)
+            view = replace(view, state=RedriveState.STOPPED if self._closed else RedriveState.DONE)
         except JobpipeError as error:
             log.warning("redrive of %s: %s", job.topic, type(error).__name__)
             view = replace(view, state=RedriveState.FAILED, error=error.message)
         except Exception:
             log.exception("redrive of %s", job.topic)
             view = replace(view, state=RedriveState.FAILED, error=LOG_TEXT)
-        view = replace(view, ended=self._clock())
+        view = _with_outcome(replace(view, ended=self._clock()), outcome)
         for answers in (self._counts, self._plans):
             answers.forget(job.topic)
         with self._lock:
@@ -197,7 +197,8 @@ class DeadLetters:
         left = sum(each.letters for each in view.left)
         said = f"{job.topic}: {counted(view.rows, 'row')} published again, {counted(left, 'letter')} left, by {view.by}"
         if view.state is RedriveState.FAILED:
-            said = f"{job.topic}: the redrive failed, by {view.by}; its page says why"
+            after = f" after at least {counted(view.rows, 'row')}" if view.rows else ""
+            said = f"{job.topic}: the redrive failed{after}, by {view.by}; its page says why"
         try:
             self._store.add_event(
                 job.pipeline,
@@ -222,7 +223,9 @@ class DeadLetters:
         if counts.letters > MOST_LETTERS:
             there = f"There are {counts.letters:,} letters"
             return replace(plan, error=f"{there}: how many rows a redrive publishes again is not known beforehand")
-        return _with_outcome(plan, self._questions.redrive(topic, self._may_go(topic), self._stopped, dry_run=True))
+        outcome = Outcome()
+        self._questions.redrive(topic, self._may_go(topic), self._stopped, outcome, dry_run=True)
+        return _with_outcome(plan, outcome)
 
     def _may_go(self, topic: str) -> Allowed:
         """Return what tells whether rows may go to a topic: one of the jobs whose letters these are reads it."""

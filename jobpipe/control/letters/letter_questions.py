@@ -81,12 +81,22 @@ class LetterQuestions:
         return LetterRows(rows=tuple(reversed(rows)), note=note if looked < newest.rows else "")
 
     def redrive(
-        self, topic: str, allowed: Callable[[str], bool], stopped: Callable[[], bool], *, dry_run: bool
-    ) -> Outcome:
-        """Publish the rows of all letters again that were not yet, or say what would be; as the command line does."""
+        self,
+        topic: str,
+        allowed: Callable[[str], bool],
+        stopped: Callable[[], bool],
+        outcome: Outcome,
+        *,
+        dry_run: bool,
+    ) -> None:
+        """Publish the rows of all letters again that were not yet, or say what would be; as the command line does.
+
+        Args:
+            outcome: takes what becomes of them, as far as it is known, also if this raises.
+        """
         with ExitStack() as stack:
             letters = LetterReader(stack, self._impatient if dry_run else self._config, self)
-            return letters.redrive(topic, EARLIEST, None, None, allowed, dry_run=dry_run, stopped=stopped)
+            letters.redrive(topic, EARLIEST, None, None, allowed, dry_run=dry_run, stopped=stopped, outcome=outcome)
 
     def serve(self, topic: str) -> bool:
         """Serve no topic: the server keeps those served that its jobs need."""

@@ -124,7 +124,7 @@ class RedriveView:
         already: letters whose rows were published again before.
         left: letters whose rows cannot be published again.
         error: why it failed; of a plan, why there is none. What it published by then stays published, and another
-            redrive publishes the rest.
+            redrive publishes the rest. Then the numbers above are the least: the answer for a batch may be lost.
     """
 
     topic: str
@@ -150,6 +150,8 @@ class RedriveView:
     def _said(self) -> Iterator[str]:
         if self.error:
             yield self.error
+            for topic, rows in self.published.items():
+                yield f"At least {counted(rows, 'row')} {'was' if rows == 1 else 'were'} published to {topic} again"
             return
         done = "A redrive publishes" if self.state is RedriveState.PLANNED else "It published"
         for topic, rows in self.published.items():

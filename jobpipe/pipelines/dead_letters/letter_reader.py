@@ -152,18 +152,20 @@ class LetterReader:
         *,
         dry_run: bool,
         stopped: Callable[[], bool] = lambda: False,
+        outcome: Outcome | None = None,
     ) -> Outcome:
         """Publish the rows of the letters again.
 
         Args:
             stopped: tells whether to end early; what was taken by then is published, and another redrive does the rest.
+            outcome: takes what becomes of them, as of :class:`Redrive`; it is also returned.
         """
 
         def open_topic(name: str, query_id: str) -> Appender:
             self._served.serve(name)
             return self._stack.enter_context(Appender(self._config, name, query_id))
 
-        made = Redrive(open_topic, allowed, dry_run=dry_run)
+        made = Redrive(open_topic, allowed, dry_run=dry_run, outcome=outcome)
         with closing(self.read(topic, starting, ending, condition)) as found:
             for fetched, numbers in found:
                 if stopped():

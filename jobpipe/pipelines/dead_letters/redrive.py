@@ -160,12 +160,18 @@ class Redrive:
         open_topic: returns what publishes to a topic, given its name and a query id.
         allowed: tells of a topic whether rows may go there.
         dry_run: nothing is published.
+        outcome: takes what becomes of the letters, batch by batch, so that it is known too if an error ends this.
     """
 
     def __init__(
-        self, open_topic: Callable[[str, str], Target], allowed: Callable[[str], bool], *, dry_run: bool = False
+        self,
+        open_topic: Callable[[str, str], Target],
+        allowed: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+        outcome: Outcome | None = None,
     ) -> None:
-        self.outcome = Outcome()
+        self.outcome = Outcome() if outcome is None else outcome
         self._open = open_topic
         self._allowed = allowed
         self._dry_run = dry_run

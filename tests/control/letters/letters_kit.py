@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from jobpipe.control.letters.letter_views import LetterCounts, LetterGroupView, LetterJob, LetterRow, LetterRows
-from jobpipe.errors import JobpipeError
 from jobpipe.metrics.metric_samples import TopicsSnapshot
 from jobpipe.pipelines.dead_letters.redrive import Outcome
 from tests.statuses import topic_status
@@ -48,6 +47,7 @@ class Letters:
     gate: threading.Event = field(default_factory=threading.Event)  # a redrive waits for it
     began: threading.Event = field(default_factory=threading.Event)
     fails: Exception | None = None
+    then_fails: Exception | None = None  # a redrive, once it has published
     published: bool = False
     asked: Counter[str] = field(default_factory=Counter)
 
@@ -75,21 +75,27 @@ class Letters:
         return LetterRows(rows=self.rows[:limit])
 
     def redrive(
-        self, topic: str, allowed: Callable[[str], bool], stopped: Callable[[], bool], *, dry_run: bool
-    ) -> Outcome:
+        self,
+        topic: str,
+        allowed: Callable[[str], bool],
+        stopped: Callable[[], bool],
+        outcome: Outcome,
+        *,
+        dry_run: bool,
+    ) -> None:
         assert allowed("flights")
         assert not allowed("others")
         self._asked("plan" if dry_run else "redrive")
-        outcome = Outcome(already=2 if self.published else 0)
-        outcome.left["it came from a file"] = 1
-        if not self.published:
-            outcome.published["flights"] = 2
         if not dry_run:
             self.began.set()
             while not self.gate.wait(0.01):
                 if stopped():
-                    return Outcome()
-            if isinstance(self.fails, JobpipeError):
-                raise self.fails
+                    return
+        outcome.already = 2 if self.published else 0
+        outcome.left["it came from a file"] = 1
+        if not self.published:
+            outcome.published["flights"] = 2
+        if not dry_run:
             self.published = True
-        return outcome
+            if self.then_fails is not None:
+                raise self.then_fails

@@ -12,7 +12,7 @@ from jobpipe.control.letters.background_answers import FRESH_SECONDS, STALE_SECO
 from jobpipe.control.letters.dead_letters import MOST_REASONS, MOST_REDRIVES, DeadLetters
 from jobpipe.control.letters.letter_questions import MOST_LETTERS
 from jobpipe.control.letters.letter_views import LeftView, LetterCounts, LetterJob, RedriveState
-from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, NotAuthorized, TopicNotFound
+from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, LinkBroken, NotAuthorized, TopicNotFound
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.pipelines.dead_letters.redrive import AS_IT_IS, Outcome
 from tests.control.letters.letters_kit import DEAD, DEADLINE, GROUP, LEFT, ROW, Letters
@@ -198,6 +198,23 @@ def test_a_redrive_that_fails(
     assert ended(letters) is RedriveState.DONE
 
 
+@pytest.mark.parametrize("error", [LinkBroken("the link broke"), RuntimeError("hunter2")])
+def test_a_redrive_that_fails_after_some_rows(
+    letters: DeadLetters, bus: Letters, store: Store, error: Exception
+) -> None:
+    """They were published, and that is said; another one publishes the rest."""
+    bus.then_fails = error
+    letters.redrive(DEAD, by="token")
+    assert ended(letters) is RedriveState.FAILED
+    view = letters.topic(DEAD).redrive
+    assert view is not None
+    assert view.published == {"flights": 2}
+    assert view.said.endswith(". At least 2 rows were published to flights again")
+    (event,) = eventually(lambda: store.events_called("redriven"))
+    assert event.detail == f"{DEAD}: the redrive failed after at least 2 rows, by token; its page says why"
+    assert (event.fields["published"], event.fields["left"], event.fields["outcome"]) == ({"flights": 2}, 1, "failed")
+
+
 def test_a_redrive_ends_with_the_server(letters: DeadLetters, bus: Letters, store: Store) -> None:
     """Early, and says so; others are refused from then on."""
     bus.gate.clear()
@@ -221,11 +238,19 @@ def test_too_many_letters_are_not_planned(letters: DeadLetters, bus: Letters) ->
     assert ended(letters) is RedriveState.DONE
 
 
+def leave(monkeypatch: pytest.MonkeyPatch, bus: Letters, reasons: dict[str, int]) -> None:
+    """Let redrives leave letters for these reasons."""
+
+    def redrive(topic: str, allowed: object, stopped: object, outcome: Outcome, *, dry_run: bool) -> None:
+        outcome.left.update(reasons)
+
+    monkeypatch.setattr(bus, "redrive", redrive)
+
+
 def test_reasons_are_bounded(letters: DeadLetters, bus: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many topics a letter's author makes up."""
-    outcome = Outcome()
-    outcome.left.update({f"rows may not go to its topic t{number}": 1 for number in range(MOST_REASONS + 5)})
-    monkeypatch.setattr(bus, "redrive", lambda *_, **__: outcome)
+    reasons = {f"rows may not go to its topic t{number}": 1 for number in range(MOST_REASONS + 5)}
+    leave(monkeypatch, bus, reasons)
     plan = letters.plan_redrive(DEAD, DEADLINE)
     assert plan is not None
     assert len(plan.left) == MOST_REASONS + 1
@@ -234,10 +259,8 @@ def test_reasons_are_bounded(letters: DeadLetters, bus: Letters, monkeypatch: py
 
 def test_reasons_quote_no_values(letters: DeadLetters, bus: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be those of masked columns."""
-    outcome = Outcome()
-    for value in ("hunter2", "hunter3"):
-        outcome.left[f"its row does not fit topic orders {AS_IT_IS}: '{value}' is no number"] = 2
-    monkeypatch.setattr(bus, "redrive", lambda *_, **__: outcome)
+    why = f"its row does not fit topic orders {AS_IT_IS}"
+    leave(monkeypatch, bus, {f"{why}: '{value}' is no number": 2 for value in ("hunter2", "hunter3")})
     plan = letters.plan_redrive(DEAD, DEADLINE)
     assert plan is not None
     assert plan.left == (LeftView(reason="its row does not fit topic orders as it is now", letters=4),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from jobpipe.config import Config
 from jobpipe.control.letters import letter_questions
 from jobpipe.control.letters.letter_questions import ROW_CHARACTERS, LetterQuestions
 from jobpipe.errors import ConfigError
+from jobpipe.pipelines.dead_letters.redrive import Outcome
 from jobpipe.publishing.topic_publisher import Publisher
 from tests.cli.topics.test_dead_letters import DEAD, letter, orders, send
 
@@ -53,6 +54,14 @@ def questions(config: Config, admin: Admin) -> LetterQuestions:
     return LetterQuestions(config, admin)
 
 
+def redrive(
+    questions: LetterQuestions, allowed: Callable[[str], bool], stopped: Callable[[], bool], *, dry_run: bool
+) -> Outcome:
+    outcome = Outcome()
+    questions.redrive(DEAD, allowed, stopped, outcome, dry_run=dry_run)
+    return outcome
+
+
 def groups(questions: LetterQuestions) -> dict[tuple[str, str], tuple[int, int | None, int]]:
     counts = questions.count(DEAD, never)
     return {(each.stage, each.error_class): (each.letters, each.redriven, each.left) for each in counts.groups}
@@ -65,27 +74,27 @@ def test_counted_redriven_and_counted(questions: LetterQuestions, dead: Publishe
     def allowed(topic: str) -> bool:
         return topic == "orders"
 
-    plan = questions.redrive(DEAD, allowed, never, dry_run=True)
+    plan = redrive(questions, allowed, never, dry_run=True)
     assert (plan.published, plan.already, plan.left.total()) == ({"orders": 4}, 0, 1)
     assert groups(questions)["python", "KeyError"] == (1, 0, 0)
-    done = questions.redrive(DEAD, allowed, never, dry_run=False)
+    done = redrive(questions, allowed, never, dry_run=False)
     assert (done.published, done.already, done.left.total()) == ({"orders": 4}, 0, 1)
     assert groups(questions) == {("python", "KeyError"): (1, 1, 0), ("python", "ValueError"): (4, 3, 1)}
-    again = questions.redrive(DEAD, allowed, never, dry_run=False)
+    again = redrive(questions, allowed, never, dry_run=False)
     assert (again.published, again.already) == ({}, 4)
 
 
 def test_rows_go_only_where_the_job_reads(questions: LetterQuestions, dead: Publisher) -> None:
     """A letter may say anything of its topic."""
-    outcome = questions.redrive(DEAD, lambda _: False, never, dry_run=False)
+    outcome = redrive(questions, lambda _: False, never, dry_run=False)
     assert (outcome.published, outcome.left.total()) == ({}, 5)
     assert groups(questions)["python", "ValueError"] == (4, 0, 1)
 
 
 def test_a_redrive_that_is_stopped_publishes_nothing_more(questions: LetterQuestions, dead: Publisher) -> None:
-    stopped = questions.redrive(DEAD, lambda _: True, lambda: True, dry_run=False)
+    stopped = redrive(questions, lambda _: True, lambda: True, dry_run=False)
     assert stopped.published == {}
-    assert questions.redrive(DEAD, lambda _: True, never, dry_run=False).published == {"orders": 4}
+    assert redrive(questions, lambda _: True, never, dry_run=False).published == {"orders": 4}
 
 
 def test_the_newest_rows(questions: LetterQuestions, dead: Publisher) -> None:
