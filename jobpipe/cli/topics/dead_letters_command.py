@@ -261,7 +261,7 @@ def _known(config: Config) -> list[str]:
 
 def _line(group: LetterGroup) -> tuple[object, ...]:
     """Return a group as a line of the table."""
-    times = group.first.isoformat(timespec="seconds"), group.last.isoformat(timespec="seconds")
+    times = ["" if at is None else at.isoformat(timespec="seconds") for at in (group.first, group.last)]
     counts = count(group.letters), count(group.redriven), count(group.left)
     return group.topic, group.stage, group.error_class, *counts, *times
 

@@ -16,7 +16,7 @@ from jobpipe.config import Config
 from jobpipe.control.letters.letter_views import LetterCounts, LetterGroupView, LetterRow, LetterRows
 from jobpipe.errors import TopicNotFound
 from jobpipe.pipelines.dead_letters.letter_reader import LetterGroup, LetterGroups, LetterReader
-from jobpipe.pipelines.dead_letters.redrive import Outcome, letters_of
+from jobpipe.pipelines.dead_letters.redrive import Outcome, letters_of, rows_of
 from jobpipe.store.reading.boundary import EARLIEST, Boundary
 from jobpipe.subscribing.fetching.part_fetch import Fetched
 
@@ -132,13 +132,13 @@ def _group_view(group: LetterGroup) -> LetterGroupView:
         letters=group.letters,
         redriven=group.redriven,
         left=group.left,
-        first=group.first.timestamp(),
-        last=group.last.timestamp(),
+        first=None if group.first is None else group.first.timestamp(),
+        last=None if group.last is None else group.last.timestamp(),
     )
 
 
 def _rows(fetched: Fetched, batch: pa.RecordBatch) -> Iterator[LetterRow]:
-    for number, values in enumerate(batch.to_pylist()):
+    for number, values in enumerate(rows_of(batch)):
         row = values.get("row")
         at = values.get("at")
         yield LetterRow(

@@ -25,6 +25,7 @@ class LetterGroupView:
     Attributes:
         redriven: letters whose rows were published again; None: a topic that they came from cannot be asked.
         left: letters whose rows cannot be published again.
+        first, last: when rows failed; None if no letter says that.
     """
 
     stage: str
@@ -32,8 +33,8 @@ class LetterGroupView:
     letters: int
     redriven: int | None
     left: int
-    first: float
-    last: float
+    first: float | None
+    last: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

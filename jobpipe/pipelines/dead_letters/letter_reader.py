@@ -43,6 +43,7 @@ class LetterGroup:
     """The letters of one topic, stage and error.
 
     Attributes:
+        first, last: when rows failed; None if no letter says that.
         left: letters whose rows cannot be published again.
         rows: the others' rows, by topic.
         redriven: how many of those were published again; None: a topic that they came from cannot be asked.
@@ -51,8 +52,8 @@ class LetterGroup:
     topic: str
     stage: str
     error_class: str
-    first: datetime
-    last: datetime
+    first: datetime | None = None
+    last: datetime | None = None
     letters: int = 0
     left: int = 0
     rows: dict[str, list[SourceRow]] = field(default_factory=dict)
@@ -60,8 +61,9 @@ class LetterGroup:
 
     def add(self, letter: Letter) -> None:
         """Count a letter."""
-        at = letter.values["at"]
-        self.first, self.last = min(self.first, at), max(self.last, at)
+        if (at := letter.at) is not None:
+            self.first = at if self.first is None else min(self.first, at)
+            self.last = at if self.last is None else max(self.last, at)
         self.letters += 1
         if letter.hindrance is not None:
             self.left += 1
@@ -77,8 +79,8 @@ class LetterGroup:
             "letters": self.letters,
             "redriven": self.redriven,
             "left": self.left,
-            "first": self.first.isoformat(),
-            "last": self.last.isoformat(),
+            "first": None if self.first is None else self.first.isoformat(),
+            "last": None if self.last is None else self.last.isoformat(),
         }
 
 
@@ -91,9 +93,8 @@ class LetterGroups:
 
     def add(self, letter: Letter) -> None:
         """Count a letter."""
-        key = letter.values["stage"], letter.values["error_class"]
-        at = letter.values["at"]
-        self._found.setdefault(key, LetterGroup(self._topic, *key, at, at)).add(letter)
+        key = letter.text("stage"), letter.text("error_class")
+        self._found.setdefault(key, LetterGroup(self._topic, *key)).add(letter)
 
     def all(self) -> list[LetterGroup]:
         """Return them by stage and error."""

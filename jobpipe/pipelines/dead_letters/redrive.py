@@ -11,17 +11,27 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from jobpipe.arrow.ipc_validation import parse_arrow_schema
-from jobpipe.errors import AlreadyRedriven, ConfigError, NotAuthorized, RowTooLarge, SchemaMismatch, TopicNotFound
+from jobpipe.errors import (
+    AlreadyRedriven,
+    ConfigError,
+    NotAuthorized,
+    RowTooLarge,
+    SchemaMismatch,
+    TopicNotFound,
+    short_repr,
+)
 from jobpipe.pipelines.dead_letters.source_rows import RowReader
 from jobpipe.publishing.appender import BatchShape, Make, NewRows
 from jobpipe.store.catalog.batches import APPENDERS
 from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
+from jobpipe.store.spool.spool_files import is_topic
 from jobpipe.subscribing.fetching.part_fetch import Fetched
 
 log = logging.getLogger(__name__)
@@ -33,6 +43,7 @@ NEEDED = ("row", "error_class", "error_message", "stage", "topic", "at")
 PLACE = ("offset", "published_ms", "partition", "row_number")
 COLUMNS = (*NEEDED, *PLACE, "file", "source_row")
 OF_THE_TOPIC = (TopicNotFound, NotAuthorized, ConfigError, SchemaMismatch)  # errors that another try does not mend
+UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException)  # of a value, to Python
 AS_IT_IS = "as it is now"  # in a reason; what follows quotes a value
 TRIES = 100  # at a batch some of whose rows other redrives publish at the same time
 
@@ -71,7 +82,20 @@ class Letter:
     @property
     def topic(self) -> str:
         """The topic that its row came from; "" for none."""
-        return self.values["topic"] or ""
+        return self.text("topic")
+
+    @property
+    def at(self) -> datetime | None:
+        """When its row failed; None if it does not say, or names a time that is none."""
+        at = self.values["at"]
+        if not isinstance(at, datetime):
+            return None
+        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+    def text(self, name: str) -> str:
+        """Return the text in a column; "" for none."""
+        value = self.values[name]
+        return value if isinstance(value, str) else ""
 
     @property
     def source(self) -> SourceRow:
@@ -85,7 +109,9 @@ class Letter:
             return "its row came from a file: repair it there, or put it into another file that the job reads"
         if not self.topic:
             return "it is not known which topic's row it was: the job reads none, or a stage before this one changed it"
-        if self.values["source_row"] is None:
+        if not is_topic(self.topic):
+            return f"{short_repr(self.topic)}, which it says that its row came from, is not the name of a topic"
+        if not isinstance(self.values["source_row"], str):
             return "it does not say what its row was in the topic: a stage before this one changed the columns"
         if not all(isinstance(self.values[name], int) and 0 <= self.values[name] < 2**53 for name in PLACE):
             return "it does not say where its row was in the topic, so it would not be known that it was published"
@@ -108,8 +134,29 @@ def letters_of(topic: str, fetched: Fetched) -> Iterator[Letter]:
         )
     known = [name for name in COLUMNS if name in batch.schema.names]
     nothing = dict.fromkeys(COLUMNS)
-    for number, row in enumerate(batch.select(known).to_pylist()):
+    for number, row in enumerate(rows_of(batch.select(known))):
         yield Letter(fetched.header.n, fetched.row + number, {**nothing, **row})
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows by column; a value that Python cannot have, such as a time in the year 100000, is None."""
+    columns = [_values(column) for column in batch.columns]
+    for number in range(batch.num_rows):
+        yield {name: values[number] for name, values in zip(batch.schema.names, columns, strict=True)}
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except UNREADABLE:
+        return [_value(each) for each in column]
+
+
+def _value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UNREADABLE:
+        return None
 
 
 @dataclass(frozen=True)

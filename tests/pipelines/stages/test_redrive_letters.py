@@ -21,6 +21,7 @@ from jobpipe.errors import (
     TopicNotFound,
 )
 from jobpipe.pipelines.dead_letters import redrive as module
+from jobpipe.pipelines.dead_letters.letter_reader import LetterGroups
 from jobpipe.pipelines.dead_letters.redrive import Letter, Redrive, letters_of
 from jobpipe.publishing.appender import BatchShape, Make
 from jobpipe.store.catalog.redrive_marks import SourceRow
@@ -256,3 +257,66 @@ def test_letters_of_a_record_batch() -> None:
         list(letters_of("dead", _fetched(pa.record_batch(columns), 1)))
     with pytest.raises(ConfigError, match="no column row, "):
         list(letters_of("dead", _fetched(pa.record_batch({"id": pa.array([1])}))))
+
+
+HOSTILE = pa.schema(
+    [
+        *((name, pa.string()) for name in ("row", "error_class", "error_message", "stage", "topic", "source_row")),
+        *((name, pa.int64()) for name in module.PLACE),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def read(values: list[dict[str, Any]], at: list[int | None]) -> list[Letter]:
+    """Return letters as they are read of a topic; times in microseconds since 1970."""
+    batch = pa.RecordBatch.from_pylist(values, HOSTILE.remove(HOSTILE.get_field_index("at")))
+    batch = batch.append_column(HOSTILE.field("at"), pa.array(at, pa.int64()).view(pa.timestamp("us", tz="UTC")))
+    fetched = SimpleNamespace(batch=batch, header=SimpleNamespace(n=0, partition=0), row=0)
+    return list(letters_of("dead", cast("Fetched", fetched)))
+
+
+def test_one_broken_letter_does_not_stop_the_others() -> None:
+    """Nor does a time that Python does not know; they are counted, and what can be published again is."""
+    texts = {"stage": "python", "error_class": "KeyError"}
+    good = {**letter(0, 0).values, **texts}
+    values = [good, {**letter(0, 1).values, **texts}, letter(0, 2).values, {**texts, "topic": "x" * 5000}]
+    letters = read(values, [1_000_000, 2**62, None, 2_000_000])
+    assert [each.at and each.at.timestamp() for each in letters] == [1.0, None, None, 2.0]
+    groups = LetterGroups("dead")
+    for each in letters:
+        groups.add(each)
+    nothing, told = groups.all()
+    assert (nothing.stage, nothing.error_class, nothing.letters, nothing.first) == ("", "", 1, None)
+    assert (told.letters, told.left, told.first, told.last) == (3, 1, letters[0].at, letters[3].at)
+    json.dumps([each.to_json() for each in groups.all()])
+    outcome = redrive({"orders": Topic()}, letters)
+    assert (outcome.published, outcome.left.total()) == ({"orders": 3}, 1)
+
+
+@pytest.mark.parametrize("name", ["../x", "x" * 1_000_000, "a b", "\ud7ff"])
+def test_what_is_no_name_of_a_topic_is_said_shortly(name: str) -> None:
+    """A letter may say anything of its topic; nobody is asked whether rows may go there."""
+    asked: list[str] = []
+
+    def allowed(topic: str) -> bool:
+        asked.append(topic)
+        return True
+
+    outcome = redrive({"orders": Topic()}, [letter(0, 0), letter(0, 1, topic=name)], allowed=allowed)
+    (why,) = outcome.left
+    assert (outcome.published, asked) == ({"orders": 1}, ["orders"])
+    assert why.endswith("is not the name of a topic")
+    assert len(why) < 300
+
+
+@pytest.mark.parametrize(
+    "values", [{"stage": 7}, {"at": "yesterday"}, {"topic": 7}, {"source_row": 7}, {"stage": {}, "error_class": []}]
+)
+def test_columns_of_other_types(values: dict[str, Any]) -> None:
+    """Who publishes letters makes their schema too."""
+    groups = LetterGroups("dead")
+    for each in (letter(0, 0), letter(0, 1, **values)):
+        groups.add(each)
+    assert sum(each.letters for each in groups.all()) == 2
+    assert redrive({"orders": Topic()}, [letter(0, 0), letter(0, 1, **values)]).published["orders"] >= 1
