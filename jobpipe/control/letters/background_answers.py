@@ -17,14 +17,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FRESH_SECONDS = 5.0  # for which an answer is given whatever has changed
-STALE_SECONDS = 60.0  # after which it is made again although nothing is known to have changed
+STALE_SECONDS = 60.0  # after which it is made again although nothing is known to have changed, if nobody says else
 LOG_TEXT = "it cannot be read; the server's log says why"
 
 
 @dataclass
 class _Kept(Generic[T]):
     version: Hashable
-    made_at: float
+    made_at: float  # when making it began
+    done_at: float
     answer: T | JobpipeError
 
 
@@ -33,14 +34,25 @@ class BackgroundAnswers(Generic[T]):
 
     Args:
         most: answers that are kept; the oldest go.
+        holds: seconds after which an answer is made again although nothing is known to have changed.
+        expires: seconds after which it is not given any more, also while it is made again.
         ticks: monotonic seconds.
     """
 
     def __init__(
-        self, name: str, *, most: int = 256, threads: int = 2, ticks: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        *,
+        most: int = 256,
+        threads: int = 2,
+        holds: float = STALE_SECONDS,
+        expires: float = float("inf"),
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = most
+        self._holds = holds
+        self._expires = expires
         self._ticks = ticks
         self._lock = threading.Lock()
         self._kept: dict[Hashable, _Kept[T]] = {}
@@ -59,6 +71,8 @@ class BackgroundAnswers(Generic[T]):
         """
         with self._lock:
             known = self._kept.get(key)
+            if known is not None and self._ticks() - known.done_at > self._expires:
+                known = None
             if known is not None and self._is_fresh(known, version):
                 return known.answer
             making = self._making.get(key)
@@ -96,7 +110,7 @@ class BackgroundAnswers(Generic[T]):
     def _is_fresh(self, known: _Kept[T], version: Hashable) -> bool:
         age = self._ticks() - known.made_at
         holds = known.version == version and not isinstance(known.answer, JobpipeError)
-        return age <= (STALE_SECONDS if holds else FRESH_SECONDS)
+        return age <= (self._holds if holds else FRESH_SECONDS)
 
     def _make(self, key: Hashable, version: Hashable, make: Callable[[], T]) -> T | JobpipeError:
         began = self._ticks()  # what happens while it is made may not be in it
@@ -114,7 +128,7 @@ class BackgroundAnswers(Generic[T]):
                 self._forgotten.discard(key)
                 began = float("-inf")
             self._kept.pop(key, None)
-            self._kept[key] = _Kept(version, began, found)
+            self._kept[key] = _Kept(version, began, self._ticks(), found)
             while len(self._kept) > self._most:
                 del self._kept[next(iter(self._kept))]
         return found

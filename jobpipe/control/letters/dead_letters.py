@@ -38,7 +38,10 @@ MOST_REDRIVES = 4  # at a time
 MOST_ROWS = 1000  # that are shown
 MOST_ROW_ANSWERS = 8  # each may have some megabytes
 MOST_REASONS = 20
+PLAN_SECONDS = 10.0  # for which a plan holds: a redrive of the command line changes nothing that is seen here
+PLAN_EXPIRES_SECONDS = 30.0  # after which it is not shown any more
 CLOSE_SECONDS = 15.0
+UNKNOWN = "how many rows a redrive publishes again is not known beforehand"
 T = TypeVar("T")
 Allowed = Callable[[str], bool]
 Stopped = Callable[[], bool]
@@ -82,7 +85,9 @@ class DeadLetters:
         self._clock = clock
         self._counts: BackgroundAnswers[LetterCounts] = BackgroundAnswers("letter-counts")
         self._rows: BackgroundAnswers[LetterRows] = BackgroundAnswers("letter-rows", most=MOST_ROW_ANSWERS)
-        self._plans: BackgroundAnswers[RedriveView] = BackgroundAnswers("redrive-plans")
+        self._plans: BackgroundAnswers[RedriveView] = BackgroundAnswers(
+            "redrive-plans", holds=PLAN_SECONDS, expires=PLAN_EXPIRES_SECONDS
+        )
         self._lock = threading.Lock()
         self._redrives: dict[str, RedriveView] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -221,10 +226,11 @@ class DeadLetters:
         counts = self._counts.known(topic) or self._questions.count(topic, self._stopped)
         plan = RedriveView(topic=topic, state=RedriveState.PLANNED, published={})
         if counts.letters > MOST_LETTERS:
-            there = f"There are {counts.letters:,} letters"
-            return replace(plan, error=f"{there}: how many rows a redrive publishes again is not known beforehand")
+            return replace(plan, error=f"There are {counts.letters:,} letters: {UNKNOWN}")
         outcome = Outcome()
         self._questions.redrive(topic, self._may_go(topic), self._stopped, outcome, dry_run=True)
+        if not outcome.is_complete:
+            return replace(plan, error=f"There are too many letters, or too large ones: {UNKNOWN}")
         return _with_outcome(plan, outcome)
 
     def _may_go(self, topic: str) -> Allowed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -56,29 +56,43 @@ class LetterQuestions:
             stopped: tells whether to end early; as of the methods below.
         """
         newest = self._admin.newest(topic, MOST_LETTERS)
-        groups, looked = LetterGroups(topic), 0
+        groups, looked = LetterGroups(topic), _Looked()
         with ExitStack() as stack:
             letters = LetterReader(stack, self._impatient, self)
-            for fetched in self._read(stack, letters, topic, newest, stopped):
+            for fetched in _read(letters, topic, newest.start, None, looked, stopped):
                 for letter in letters_of(topic, fetched):
                     groups.add(letter)
-                looked += fetched.batch.num_rows
             found = groups.all()
             letters.count_redriven(found)
-        return LetterCounts(letters=newest.all, looked_at=looked, groups=tuple(map(_group_view, found)))
+        return LetterCounts(letters=newest.all, looked_at=looked.rows, groups=tuple(map(_group_view, found)))
 
     def newest(self, topic: str, limit: int, stopped: Callable[[], bool]) -> LetterRows:
         """Return the newest letters, the newest first."""
         newest = self._admin.newest(topic, limit)
-        rows: deque[LetterRow] = deque(maxlen=limit)
-        looked = 0
+        note = ""
         with ExitStack() as stack:
             letters = LetterReader(stack, self._impatient, self)
-            for fetched in self._read(stack, letters, topic, newest, stopped):
-                rows.extend(_rows(fetched, self._mask(topic, fetched.batch)))
-                looked += fetched.batch.num_rows
-        note = f"The newest batches have {newest.rows:,} letters; these are of their first {looked:,}"
-        return LetterRows(rows=tuple(reversed(rows)), note=note if looked < newest.rows else "")
+            rows, looked = self._last(letters, topic, newest.start, None, limit, stopped)
+            if looked.rows < newest.rows:
+                note = f"The newest batches have {newest.rows:,} letters; these are of their first {looked.rows:,}"
+            elif newest.rows < min(limit, newest.all):  # the batch before them has more than are missing
+                more = limit - newest.rows
+                before, looked = self._last(letters, topic, newest.start - 1, newest.start, more, stopped)
+                if looked.is_complete:
+                    rows = before + rows
+                else:
+                    note = f"The batch before these has too many letters to show its last {more:,}"
+        return LetterRows(rows=tuple(reversed(rows)), note=note)
+
+    def _last(
+        self, letters: LetterReader, topic: str, start: int, end: int | None, most: int, stopped: Callable[[], bool]
+    ) -> tuple[list[LetterRow], _Looked]:
+        """Return the last letters from one offset to another, as far as they may be looked at."""
+        rows: deque[LetterRow] = deque(maxlen=most)
+        looked = _Looked()
+        for fetched in _read(letters, topic, start, end, looked, stopped):
+            rows.extend(_rows(fetched, self._mask(topic, fetched.batch)))
+        return list(rows), looked
 
     def redrive(
         self,
@@ -91,12 +105,24 @@ class LetterQuestions:
     ) -> None:
         """Publish the rows of all letters again that were not yet, or say what would be; as the command line does.
 
+        A dry run ends where there is more than may be looked at; then the outcome is not complete.
+
         Args:
             outcome: takes what becomes of them, as far as it is known, also if this raises.
         """
         with ExitStack() as stack:
             letters = LetterReader(stack, self._impatient if dry_run else self._config, self)
-            letters.redrive(topic, EARLIEST, None, None, allowed, dry_run=dry_run, stopped=stopped, outcome=outcome)
+            letters.redrive(
+                topic,
+                EARLIEST,
+                None,
+                None,
+                allowed,
+                dry_run=dry_run,
+                stopped=stopped,
+                enough=_Looked().is_too_much if dry_run else lambda _: False,
+                outcome=outcome,
+            )
 
     def serve(self, topic: str) -> bool:
         """Serve no topic: the server keeps those served that its jobs need."""
@@ -110,19 +136,40 @@ class LetterQuestions:
             return False
         return True
 
-    def _read(
-        self, stack: ExitStack, letters: LetterReader, topic: str, newest: NewestRows, stopped: Callable[[], bool]
-    ) -> Iterator[Fetched]:
-        """Yield record batches from a place on, as many as may be looked at."""
-        looked = size = 0
-        found = stack.enter_context(closing(letters.read(topic, Boundary("offset", newest.start), None, None)))
+
+@dataclass
+class _Looked:
+    """What was looked at, of what may be.
+
+    Attributes:
+        is_complete: nothing was left out.
+    """
+
+    rows: int = 0
+    size: int = 0
+    is_complete: bool = False
+
+    def is_too_much(self, fetched: Fetched) -> bool:
+        """Add a record batch, and tell whether that is more than may be looked at."""
+        self.rows, self.size = self.rows + fetched.batch.num_rows, self.size + fetched.batch.nbytes
+        return self.rows > MOST_LETTERS or self.size > MOST_BYTES
+
+
+def _read(
+    letters: LetterReader, topic: str, start: int, end: int | None, looked: _Looked, stopped: Callable[[], bool]
+) -> Iterator[Fetched]:
+    """Yield record batches from one offset to another, as many as may be looked at."""
+    ending = None if end is None else Boundary("offset", end)
+    with closing(letters.read(topic, Boundary("offset", start), ending, None)) as found:
         for fetched, _ in found:
-            left = MOST_LETTERS - looked
-            batch = fetched.batch.slice(0, left)
-            yield replace(fetched, batch=batch)
-            looked, size = looked + batch.num_rows, size + fetched.batch.nbytes
-            if looked >= MOST_LETTERS or size >= MOST_BYTES or stopped():
+            if looked.rows >= MOST_LETTERS or looked.size >= MOST_BYTES or stopped():
                 return
+            batch = fetched.batch.slice(0, MOST_LETTERS - looked.rows)
+            yield replace(fetched, batch=batch)
+            looked.rows, looked.size = looked.rows + batch.num_rows, looked.size + fetched.batch.nbytes
+            if batch.num_rows < fetched.batch.num_rows:
+                return
+    looked.is_complete = True
 
 
 def _group_view(group: LetterGroup) -> LetterGroupView:

@@ -153,12 +153,14 @@ class LetterReader:
         *,
         dry_run: bool,
         stopped: Callable[[], bool] = lambda: False,
+        enough: Callable[[Fetched], bool] = lambda _: False,
         outcome: Outcome | None = None,
     ) -> Outcome:
         """Publish the rows of the letters again.
 
         Args:
             stopped: tells whether to end early; what was taken by then is published, and another redrive does the rest.
+            enough: tells of a record batch whether it is more than may be looked at; then this ends as if stopped.
             outcome: takes what becomes of them, as of :class:`Redrive`; it is also returned.
         """
 
@@ -169,7 +171,8 @@ class LetterReader:
         made = Redrive(open_topic, allowed, dry_run=dry_run, outcome=outcome)
         with closing(self.read(topic, starting, ending, condition)) as found:
             for fetched, numbers in found:
-                if stopped():
+                if stopped() or enough(fetched):
+                    made.outcome.is_complete = False
                     break
                 letters = list(letters_of(topic, fetched))
                 for letter in letters if numbers is None else [letters[number] for number in numbers]:

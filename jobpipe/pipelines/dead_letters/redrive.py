@@ -145,14 +145,14 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield {name: values[number] for name, values in zip(batch.schema.names, columns, strict=True)}
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array[Any]) -> list[Any]:
     try:
         return column.to_pylist()
     except UNREADABLE:
         return [_value(each) for each in column]
 
 
-def _value(value: pa.Scalar) -> Any:
+def _value(value: pa.Scalar[Any]) -> Any:
     try:
         return value.as_py()
     except UNREADABLE:
@@ -175,12 +175,14 @@ class Outcome:
         published: rows by topic; of a dry run, those that would be.
         already: letters whose rows were published again before.
         left: how many letters were left, by reason; ``named`` has some of them.
+        is_complete: whether all letters were taken, and not only the first.
     """
 
     published: Counter[str] = field(default_factory=Counter)
     already: int = 0
     left: Counter[str] = field(default_factory=Counter)
     named: list[Left] = field(default_factory=list)
+    is_complete: bool = True
 
     def leave(self, letters: Iterable[Left]) -> None:
         """Note letters that are left."""

@@ -48,6 +48,7 @@ class Letters:
     began: threading.Event = field(default_factory=threading.Event)
     fails: Exception | None = None
     then_fails: Exception | None = None  # a redrive, once it has published
+    is_complete: bool = True  # what a redrive, or a plan, looks at
     published: bool = False
     asked: Counter[str] = field(default_factory=Counter)
 
@@ -91,6 +92,7 @@ class Letters:
             while not self.gate.wait(0.01):
                 if stopped():
                     return
+        outcome.is_complete = self.is_complete
         outcome.already = 2 if self.published else 0
         outcome.left["it came from a file"] = 1
         if not self.published:

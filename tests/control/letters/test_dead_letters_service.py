@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jobpipe.control.letters.background_answers import FRESH_SECONDS, STALE_SECONDS, BackgroundAnswers
-from jobpipe.control.letters.dead_letters import MOST_REASONS, MOST_REDRIVES, DeadLetters
+from jobpipe.control.letters.dead_letters import (
+    MOST_REASONS,
+    MOST_REDRIVES,
+    PLAN_EXPIRES_SECONDS,
+    PLAN_SECONDS,
+    DeadLetters,
+)
 from jobpipe.control.letters.letter_questions import MOST_LETTERS
 from jobpipe.control.letters.letter_views import LeftView, LetterCounts, LetterJob, RedriveState
 from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, LinkBroken, NotAuthorized, TopicNotFound
@@ -238,6 +244,16 @@ def test_too_many_letters_are_not_planned(letters: DeadLetters, bus: Letters) ->
     assert ended(letters) is RedriveState.DONE
 
 
+def test_a_plan_of_a_part_is_none(letters: DeadLetters, bus: Letters) -> None:
+    """More may have come since they were counted; or they are large."""
+    letters.topics(DEADLINE)
+    bus.is_complete = False
+    plan = letters.plan_redrive(DEAD, DEADLINE)
+    assert plan is not None
+    assert plan.said.startswith("There are too many letters, or too large ones: how many rows a redrive")
+    assert plan.published == {}
+
+
 def leave(monkeypatch: pytest.MonkeyPatch, bus: Letters, reasons: dict[str, int]) -> None:
     """Let redrives leave letters for these reasons."""
 
@@ -306,6 +322,49 @@ def test_background_answers() -> None:
     ticks.now += STALE_SECONDS + 1
     assert get(2) == 4
     assert answers.get("other", 1, make, wait=DEADLINE) is None
+
+
+def test_an_answer_expires() -> None:
+    """It is made again after a while, and not given after a longer one."""
+    ticks, made = Ticks(), [0]
+    answers: BackgroundAnswers[int] = BackgroundAnswers("test", holds=10.0, expires=30.0, ticks=ticks)
+
+    def make() -> int:
+        made[0] += 1
+        return made[0]
+
+    try:
+        assert answers.get("key", 1, make, wait=DEADLINE) == 1
+        ticks.now += 9
+        assert answers.get("key", 1, make, wait=DEADLINE) == 1
+        assert made == [1]
+        ticks.now += 2
+        assert answers.get("key", 1, make, wait=DEADLINE) == 1  # the old one, while it is made
+        eventually(lambda: answers.get("key", 1, make) == 2)
+        ticks.now += 31
+        assert answers.get("key", 1, make, wait=DEADLINE) == 3
+    finally:
+        answers.close()
+
+
+def test_plans_hold_shorter(letters: DeadLetters, bus: Letters) -> None:
+    """A redrive of the command line publishes rows, and the topic of letters stays as it is."""
+    ticks = Ticks()
+    letters._plans._ticks = letters._counts._ticks = ticks
+
+    def rows() -> int | None:
+        plan = letters.plan_redrive(DEAD, DEADLINE)
+        return None if plan is None else plan.rows
+
+    assert rows() == 2
+    bus.published = True
+    ticks.now += PLAN_SECONDS - 1
+    assert rows() == 2
+    ticks.now += 2
+    eventually(lambda: rows() == 0)
+    bus.published = False
+    ticks.now += PLAN_EXPIRES_SECONDS + 1
+    assert rows() == 2
 
 
 def test_answers_are_bounded() -> None:

@@ -107,7 +107,40 @@ def test_the_newest_rows(questions: LetterQuestions, dead: Publisher) -> None:
     assert (plain.topic, plain.source_offset, plain.partition, plain.row_number) == ("orders", 0, 1, 3)
     assert found.note == ""
     assert len(questions.newest(DEAD, 1000, never).rows) == 5
-    assert [each.offset for each in questions.newest(DEAD, 2, never).rows] == [2]
+    assert [(each.offset, each.number) for each in questions.newest(DEAD, 2, never).rows] == [(2, 0), (1, 1)]
+
+
+def test_a_small_batch_after_a_large_one(
+    questions: LetterQuestions, dead: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last letters of the large one are shown too; if that has too many, it is said."""
+    send(dead, 3, *(letter(number) for number in range(10)))
+    send(dead, 4, letter(11))
+    found = questions.newest(DEAD, 4, never)
+    assert [(each.offset, each.number) for each in found.rows] == [(4, 0), (3, 9), (3, 8), (3, 7)]
+    assert found.note == ""
+    monkeypatch.setattr(letter_questions, "MOST_LETTERS", 5)
+    found = questions.newest(DEAD, 4, never)
+    assert [(each.offset, each.number) for each in found.rows] == [(4, 0)]
+    assert found.note == "The batch before these has too many letters to show its last 3"
+
+
+@pytest.mark.parametrize(("name", "most"), [("MOST_LETTERS", 4), ("MOST_BYTES", 1)])
+def test_a_plan_is_bounded(
+    questions: LetterQuestions, dead: Publisher, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    """As the counts are; a redrive is not."""
+
+    def allowed(topic: str) -> bool:
+        return topic == "orders"
+
+    assert redrive(questions, allowed, never, dry_run=True).is_complete
+    monkeypatch.setattr(letter_questions, name, most)
+    plan = redrive(questions, allowed, never, dry_run=True)
+    assert not plan.is_complete
+    assert sum(plan.published.values()) < 4
+    done = redrive(questions, allowed, never, dry_run=False)
+    assert (done.published, done.is_complete) == ({"orders": 4}, True)
 
 
 def test_too_many_rows(questions: LetterQuestions, dead: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
