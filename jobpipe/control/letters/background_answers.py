@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FRESH_SECONDS = 5.0  # for which an answer is given whatever has changed
-STALE_SECONDS = 60.0  # after which it is made again although nothing is known to have changed, if nobody says else
+STALE_SECONDS = 60.0  # after which it is made again although nothing is known to have changed, if no page says else
 LOG_TEXT = "it cannot be read; the server's log says why"
 
 
