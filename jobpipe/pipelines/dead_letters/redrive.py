@@ -110,7 +110,7 @@ class Letter:
         if not self.topic:
             return "it is not known which topic's row it was: the job reads none, or a stage before this one changed it"
         if not is_topic(self.topic):
-            return f"{short_repr(self.topic)}, which it says that its row came from, is not the name of a topic"
+            return f"what it says that its row came from is not a topic name: {short_repr(self.topic)}"
         if not isinstance(self.values["source_row"], str):
             return "it does not say what its row was in the topic: a stage before this one changed the columns"
         if not all(isinstance(self.values[name], int) and 0 <= self.values[name] < 2**53 for name in PLACE):

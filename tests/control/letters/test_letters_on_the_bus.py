@@ -15,7 +15,7 @@ from jobpipe.control.letters.letter_questions import ROW_CHARACTERS, LetterQuest
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.dead_letters.redrive import Outcome
 from jobpipe.publishing.topic_publisher import Publisher
-from tests.cli.topics.test_dead_letters import DEAD, letter, orders, send
+from tests.cli.topics.test_dead_letters import DEAD, LETTERS, letter, orders, send
 
 pytestmark = pytest.mark.zookeeper
 
@@ -164,6 +164,23 @@ def test_what_is_masked_is_not_read(config: Config, admin: Admin, dead: Publishe
     found = LetterQuestions(config, admin, mask).newest(DEAD, 3, never)
     assert [each.row for each in found.rows] == [None] * 3
     assert found.rows[0].error_message == "bad"
+
+
+def test_broken_letters_do_not_stop_the_others(questions: LetterQuestions, dead: Publisher) -> None:
+    """One without a stage, and one of a time that Python does not know."""
+    table = pa.Table.from_pylist([letter(6, stage=None), letter(7)], LETTERS)
+    place = table.schema.get_field_index("at")
+    far = pa.array([0, 2**62], pa.int64()).view(table.schema.field(place).type)
+    dead.seal("job", 3, [table.set_column(place, table.schema.field(place), far)], run_id=str(dead.epoch))
+    assert groups(questions) == {("", "ValueError"): (1, 0, 0), ("python", "KeyError"): (1, 0, 0)} | {
+        ("python", "ValueError"): (5, 0, 1)
+    }
+    newest = questions.newest(DEAD, 2, never).rows
+    assert [(each.offset, each.number, each.stage, each.at) for each in newest] == [
+        (3, 1, "python", None),
+        (3, 0, None, 0.0),
+    ]
+    assert redrive(questions, lambda topic: topic == "orders", never, dry_run=False).published == {"orders": 6}
 
 
 def test_a_topic_of_other_rows(questions: LetterQuestions, source: Publisher) -> None:
