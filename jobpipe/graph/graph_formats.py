@@ -66,7 +66,7 @@ def topic_words(topic: TopicNode) -> list[str]:
     """Return what is said of a topic, the most important first."""
     said = [_TOPIC_WORDS[topic.state]] if topic.state in _TOPIC_WORDS else []
     said += [f"{said.pop()}: {shortened(topic.error, MOST_SAID)}"] if topic.error is not None else []
-    said += [f"{_rate(topic.rows_per_second)}"] if topic.rows_per_second is not None else []
+    said += [rate_text(topic.rows_per_second)] if topic.rows_per_second is not None else []
     said += [] if topic.rows is None or topic.rows_per_second is not None else [counted(topic.rows, "row")]
     said += [counted(topic.partitions, "partition")] if topic.partitions is not None else []
     said += [f"publisher waits: {shortened(topic.waiting, MOST_SAID)}"] if topic.waiting is not None else []
@@ -85,7 +85,7 @@ def edge_words(graph: NamespaceGraph, edge: Edge) -> list[str]:
         said.append(edge.state)
     is_reading = edge.kind is EdgeKind.READS and edge.state is LinkState.CONNECTED
     if edge.rows_per_second is not None and is_reading:
-        said.append(_rate(edge.rows_per_second))
+        said.append(rate_text(edge.rows_per_second))
     if edge.lag_rows is not None and edge.lag_seconds is not None:
         late = f"lag {span(edge.lag_seconds)} ({counted(edge.lag_rows, 'row')})"
         said.append(late if edge.lag_rows else "up to date")
@@ -94,7 +94,8 @@ def edge_words(graph: NamespaceGraph, edge: Edge) -> list[str]:
     return said
 
 
-def _rate(rows: float) -> str:
+def rate_text(rows: float) -> str:
+    """Return rows a second, such as ``1,200 rows/s`` or ``0.5 rows/s``."""
     return f"{rows:,.0f} rows/s" if rows >= 10 or rows == 0 else f"{rows:.1f} rows/s"
 
 

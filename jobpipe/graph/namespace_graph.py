@@ -175,7 +175,7 @@ def namespace_graph(namespace: str, now: Answers, before: Answers | None = None)
     ends: list[_End] = []
     for topic, answer in sorted(now.items()):
         if isinstance(answer, TopicStatus):
-            rates = _Rates(answer, (before or {}).get(topic))
+            rates = TopicRates(answer, (before or {}).get(topic))
             state, rate = _state_of(answer), rates.published()
             topics[topic] = TopicNode(topic, state, answer.parallelism, answer.rows, rate, answer.waiting)
             ends += _ends(answer, rates)
@@ -211,7 +211,7 @@ class _End:
         return says, _ORDER[self.edge.state], self.silent, "" if told is None else told.id, self.edge.topic, self.name
 
 
-class _Rates:
+class TopicRates:
     """Rows a second at a topic, between two looks at it; None for what was not there before."""
 
     def __init__(self, now: TopicStatus, before: TopicStatus | JobpipeError | None) -> None:
@@ -249,7 +249,7 @@ def lost_batches(status: TopicStatus, line: SubscriptionStatus) -> int:
     return 0 if line.position is None else max(0, status.tail - line.position)
 
 
-def _ends(status: TopicStatus, rates: _Rates) -> Iterator[_End]:
+def _ends(status: TopicStatus, rates: TopicRates) -> Iterator[_End]:
     """Yield who is at a topic."""
     topic, blocking = status.topic, set(blockers(status))
     if not status.ended and (status.publishing or status.application is not None):  # else it is served by another one

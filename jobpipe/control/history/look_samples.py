@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from jobpipe.control.history.series import SeriesKey
 from jobpipe.errors import JobpipeError
-from jobpipe.graph.namespace_graph import SHORTEST_SECONDS
+from jobpipe.graph.namespace_graph import SHORTEST_SECONDS, TopicRates
 from jobpipe.jobs.workloads.progress_reports import Report
 from jobpipe.operations.status_operations import TopicStatus
 
@@ -56,12 +56,8 @@ def look_samples(now: Look, before: Look | None) -> dict[SeriesKey, float]:
 
 
 def _of_topic(now: TopicStatus, before: TopicStatus | JobpipeError | None) -> Iterator[tuple[SeriesKey, float]]:
-    # Of another log, or by another host's clock, the numbers have nothing to do with these.
-    if isinstance(before, TopicStatus) and (before.log, before.endpoint) == (now.log, now.endpoint) and before.at:
-        seconds = now.at - before.at
-        if seconds >= SHORTEST_SECONDS:
-            rows = max(0, now.rows - before.rows)  # fewer where a batch was taken back
-            yield SeriesKey.published(now.topic), rows / seconds
+    if (rate := TopicRates(now, before).published()) is not None:
+        yield SeriesKey.published(now.topic), rate
     for line in now.subscriptions:
         yield SeriesKey.lag_rows(now.topic, line.name), max(0, line.lag.rows)  # below zero by what was taken back
         yield SeriesKey.lag_seconds(now.topic, line.name), line.lag.seconds

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from jobpipe.control.page.marks import Mark
-from jobpipe.graph.graph_formats import span
+from jobpipe.graph.graph_formats import rate_text, span
 from jobpipe.plural import counted
 
 FOLDER = Path(__file__).parent
@@ -77,9 +77,7 @@ def short_number(value: float) -> str:
 
 def rate(value: float | None) -> str:
     """Return rows a second."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f} rows/s" if value >= 10 or value == 0 else f"{value:.1f} rows/s"
+    return "–" if value is None else rate_text(value)
 
 
 def seconds(value: float | None) -> str:
