@@ -1,0 +1,128 @@
+"""The names of datasets, as OpenLineage gives them: https://openlineage.io/docs/spec/naming. Opens nothing.
+
+A name that is not certain is none: of a path in a default file system, for instance, or of a table that a query makes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from typing import TypeGuard
+from urllib.parse import parse_qs, urlsplit
+
+from jobpipe.config import Config
+from jobpipe.pipelines.databases.database_api import split_name
+from jobpipe.pipelines.file.file_paths import is_uri, local_folder
+
+_PATTERN = re.compile(r"(?<!\\)[*?\[{]|\$\{")  # in a part of a path; ${...} is of each run
+_ESCAPE = re.compile(r"\\(.)")
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
+_OBJECTS = frozenset({"s3", "gs", "abfss", "wasbs"})  # stores of objects, whose keys begin without a slash
+_PART = r'(?:[\w$]+|"[^"]+"|`[^`]+`)'
+_TABLE = re.compile(rf"\s*{_PART}(?:\s*\.\s*{_PART}){{0,2}}\s*")
+
+
+@dataclass(frozen=True, order=True)
+class DatasetName:
+    """A dataset: the namespace of what it is in, and its name there."""
+
+    namespace: str
+    name: str
+
+
+def topic_dataset(config: Config, topic: str) -> DatasetName:
+    """Return the dataset of a topic; ``topic`` has its prefix.
+
+    The namespace is the registry and its path: the first server by the alphabet, since ensembles are listed in any
+    order. The embedded registry is one of this host and this home.
+    """
+    servers, slash, chroot = config.registry_connect.partition("/")
+    if config.embedded:
+        return DatasetName(f"jobpipe://{socket.gethostname().lower()}{config.home}{config.namespace}", topic)
+    return DatasetName(f"jobpipe://{min(servers.lower().split(','))}{slash}{chroot}{config.namespace}", topic)
+
+
+def file_dataset(path: str, *, is_pattern: bool = False) -> DatasetName | None:
+    """Return the dataset of files; None if the file system is not certain.
+
+    Args:
+        path: absolute, or a URI.
+        is_pattern: then it is that of the folder below which everything matches.
+    """
+    path = _fixed(path, is_pattern=is_pattern)
+    local = local_folder(path)
+    if local is not None and local.is_absolute():
+        return DatasetName("file", os.path.normpath(local))
+    if not is_uri(path):
+        return None
+    parts = urlsplit(path)
+    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
+    user, at, _ = parts.netloc.rpartition("@")
+    place = parts.netloc if scheme in ("abfss", "wasbs") else parts.netloc.removeprefix(user + at)
+    if not place or ":" in user:  # a password stands there
+        return None
+    name = re.sub("/+", "/", parts.path).rstrip("/")
+    return DatasetName(f"{scheme}://{place}", (name.lstrip("/") if scheme in _OBJECTS else name) or "/")
+
+
+def _fixed(path: str, *, is_pattern: bool) -> str:
+    """Return a path up to the first part that is not the same for all files and runs."""
+    special = _PATTERN if is_pattern else re.compile(r"\$\{")
+    kept = []
+    for part in path.split("/"):
+        if special.search(part):
+            break
+        kept.append(_ESCAPE.sub(r"\1", part) if is_pattern else part)
+    return "/".join(kept) or "/"
+
+
+def table_dataset(url: str, table: str, *, exact: bool) -> DatasetName | None:
+    """Return the dataset of a table of PostgreSQL, MySQL, MariaDB or SQLite; None of another one, or of a query.
+
+    Args:
+        url: as of JDBC, or of sink jdbc-upsert.
+        exact: the name is as in the database; else it stands in SQL, where PostgreSQL takes it in small letters.
+    """
+    if not exact and _TABLE.fullmatch(table) is None:
+        return None
+    url = url.removeprefix("jdbc:")
+    kind, _, rest = url.partition(":")
+    if kind == "sqlite":
+        return DatasetName(f"sqlite://{os.path.normpath(rest)}", _unquoted(table)) if rest.startswith("/") else None
+    try:
+        parts = urlsplit(url)
+        host, port, database = parts.hostname, parts.port, parts.path.strip("/")
+    except ValueError:
+        return None
+    if not host or not database or "," in parts.netloc:
+        return None
+    schema, name = split_name(_unquoted(table))
+    if kind in ("postgresql", "postgres"):
+        if not exact and '"' not in table:
+            schema, name = schema and schema.lower(), name.lower()
+        if schema is None:
+            given = parse_qs(parts.query)
+            if "currentSchema" in given or "options" in given:
+                return None
+            schema = "public"
+        return DatasetName(f"postgres://{host}:{port or 5432}", f"{database}.{schema.rpartition('.')[2]}.{name}")
+    if kind in ("mysql", "mariadb"):
+        return DatasetName(f"mysql://{host}:{port or 3306}", f"{schema or database}.{name}")
+    return None
+
+
+def _unquoted(table: str) -> str:
+    return re.sub(r'["`]|\s', "", table)
+
+
+def kafka_datasets(servers: str, topics: tuple[str, ...]) -> tuple[DatasetName, ...]:
+    """Return the datasets of Kafka's topics; the namespace is the first server by the alphabet."""
+    first = min(server.strip().rpartition("://")[2].lower() for server in servers.split(","))
+    return tuple(DatasetName(f"kafka://{first}", topic) for topic in topics)
+
+
+def is_known(value: object) -> TypeGuard[str]:
+    """Whether an option says its value: it is no encrypted secret, and none that each run fills in."""
+    return isinstance(value, str) and "${" not in value and not value.startswith("enc:")
