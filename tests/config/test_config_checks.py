@@ -40,6 +40,18 @@ def test_the_cap_holds_a_segment() -> None:
     assert blamed(segment_max_bytes="9GiB") == [("default", "jobpipe.spool.max_bytes")]
 
 
+def test_lineage_events_go_to_one_place() -> None:
+    """And an API key is of a URL."""
+    url, file, key = (
+        {"server_lineage_url": "https://a/"},
+        {"server_lineage_file": "/a"},
+        {"server_lineage_api_key": "env:A"},
+    )
+    assert blamed(**url, **file) == [("option", "jobpipe.server.lineage.file")]
+    assert blamed(**file, **key) == [("option", "jobpipe.server.lineage.api_key")]
+    assert blamed(**url, **key) == blamed(**file) == []
+
+
 def test_a_shared_spool_has_a_folder_of_its_own() -> None:
     """The default one lies under home, which each host has for itself."""
     assert blamed(spool_placement="shared") == [("default", "jobpipe.spool.dir")]

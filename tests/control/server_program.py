@@ -32,7 +32,12 @@ def main() -> None:
     config, folder = Path(sys.argv[1]), Path(sys.argv[2])
     local_launcher.RUNNER = sys.argv[3] if len(sys.argv) > 3 else "tests.control.supervision.cheap_runner"
     file = folder / "pipeline.yaml"
-    with ControlServer(load(config, environ={}), config_file=config, stop_seconds=40.0) as server:
+    loaded = load(config, environ={})
+    with ControlServer(loaded, config_file=config, stop_seconds=40.0) as server:
+        if loaded.server_lineage_file is not None:
+            from jobpipe.control.lineage.lineage_reporter import LineageReporter
+
+            LineageReporter(server, loaded, environ={}).start()  # it ends with the process
         threading.Thread(target=obey, args=(server, file), daemon=True).start()
         while True:
             show(server, folder / "status.json")

@@ -55,9 +55,9 @@ class Line:
 
 
 class Servers:
-    """One server after the other, of one home, and the attempts of its jobs."""
+    """One server after the other, of one home, and the attempts of its jobs; ``more`` are keys of its configuration."""
 
-    def __init__(self, folder: Path, home: Path) -> None:
+    def __init__(self, folder: Path, home: Path, **more: str) -> None:
         self.folder = folder
         self._server_folder = home / "server"
         self._places = (str(folder), str(home / "pipelines" / NAME), str(home / "logs" / "pipelines" / NAME))
@@ -68,6 +68,7 @@ class Servers:
             "registerserver.topic.storage": f"/test-{uuid.uuid4().hex[:12]}/topics",
             "registerserver.session.timeout": "4s",
             "spool.dir": str(folder / "spool"),
+            **more,
         }
         self._config.write_text(yaml.safe_dump({f"jobpipe.{key}": value for key, value in settings.items()}))
         self._config.chmod(0o600)

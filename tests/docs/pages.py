@@ -24,6 +24,7 @@ PAGES = (
     "docs/dead-letters.md",
     "docs/monitoring.md",
     "docs/page.md",
+    "docs/lineage.md",
 )
 SECONDS = 90.0  # less than a test may take
 _BLOCK = re.compile(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from jobpipe.config.definitions.definition import key
 from jobpipe.config.types.list_types import COLUMNS, PATHS, VARIABLES
-from jobpipe.config.types.network_types import HOST, PORT_RANGE
-from jobpipe.config.types.value_types import PATH, optional
+from jobpipe.config.types.network_types import HOST, HTTP_URL, PORT_RANGE
+from jobpipe.config.types.secrets import Secret
+from jobpipe.config.types.value_types import PATH, SECRET, TEXT, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,5 +67,36 @@ class ServerKeys:
         "Columns of topics that the control server's page never shows: name, a field as name.field, or either after a "
         "topic's name and a dot. They are missing in exports, and a condition cannot use them. Letter case does not "
         "count. Dead letters hold whole rows as JSON: mask their column row as well. null = none.",
+        group="server",
+    )
+    server_lineage_url: str | None = key(
+        "jobpipe.server.lineage.url",
+        optional(HTTP_URL),
+        None,
+        "Where the control server sends OpenLineage events of its jobs: https, or http of loopback. Without a path it "
+        "is /api/v1/lineage. Needs pip install 'openlineage-python>=1.54' 'sqlglot>=30,<31'. null = nowhere.",
+        group="server",
+    )
+    server_lineage_api_key: Secret | None = key(
+        "jobpipe.server.lineage.api_key",
+        optional(SECRET),
+        None,
+        "API key for server.lineage.url, sent as a bearer token. It is read for each event. null = none.",
+        group="server",
+        secret=True,
+    )
+    server_lineage_file: Path | None = key(
+        "jobpipe.server.lineage.file",
+        optional(PATH),
+        None,
+        "File to which OpenLineage events go instead, one on each line. At 64 MiB it is renamed, with .1 at its end, "
+        "in the place of the one before. null = none.",
+        group="server",
+    )
+    server_lineage_namespace: str = key(
+        "jobpipe.server.lineage.namespace",
+        TEXT,
+        "default",
+        "Namespace of the jobs in OpenLineage events.",
         group="server",
     )

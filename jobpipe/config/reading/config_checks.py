@@ -162,6 +162,18 @@ def _access_without_identities(config: Config) -> str | None:
     return None
 
 
+def _one_lineage(config: Config) -> str | None:
+    if config.server_lineage_url is not None and config.server_lineage_file is not None:
+        return "null, or no jobpipe.server.lineage.url: events go to one of both"
+    return None
+
+
+def _key_of_a_backend(config: Config) -> str | None:
+    if config.server_lineage_api_key is not None and config.server_lineage_url is None:
+        return "null, or jobpipe.server.lineage.url with it: it is the key of that"
+    return None
+
+
 _FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 _FILE_KEYS: dict[str, Callable[[Config], bool]] = {
     **dict.fromkeys((*_FILES, "ssl_crl"), lambda config: config.tls),
@@ -182,4 +194,6 @@ _CHECKS = (
     _Check("allow_plaintext", (*_TLS, "subnet"), _plaintext_said),
     *(_Check(*check) for check in REGISTRY_CHECKS),
     _Check("access", ("ssl_enabled", "platform_ssl"), _access_without_identities),
+    _Check("server_lineage_file", ("server_lineage_url",), _one_lineage),
+    _Check("server_lineage_api_key", ("server_lineage_url",), _key_of_a_backend),
 )

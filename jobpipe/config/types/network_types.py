@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from jobpipe.config.types.value_types import BadValueError, ValueType, plain_text, plain_whole, text_of_parts
 
@@ -85,6 +86,29 @@ def _parse_znode(raw: object, _base: Path) -> str:
     return text
 
 
+def _parse_http_url(raw: object, _base: Path) -> str:
+    text = plain_text(raw)
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise BadValueError from error
+    if not named or parts.scheme not in ("http", "https") or parts.username is not None or parts.password is not None:
+        raise BadValueError
+    if not text.isascii() or not text.isprintable() or " " in text or parts.query or parts.fragment or len(text) > 2000:
+        raise BadValueError
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        raise BadValueError
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _parse_acl(raw: object, _base: Path) -> str:
     text = text_of_parts(raw)
     if _ACL.fullmatch(text) is None:
@@ -111,4 +135,7 @@ ZNODE = ValueType(
 )
 ACL = ValueType(
     "ACL", "auth, open, or scheme:id:permissions (of c r w d a), or several of these, separated by commas", _parse_acl
+)
+HTTP_URL = ValueType(
+    "URL", "https://HOST/PATH, or http of loopback, without a user, a password or a query", _parse_http_url
 )

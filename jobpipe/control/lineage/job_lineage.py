@@ -69,24 +69,30 @@ class JobLineage:
     outputs: tuple[DatasetLineage, ...] = ()
 
 
-def lineage_of(config: Config, pipeline: Pipeline, job: str) -> JobLineage:
-    """Return what a job of a checked pipeline is.
+class PipelineLineage:
+    """What the jobs of a checked pipeline are.
 
     Args:
         config: of the server: where topics are registered, unless the file says another place.
     """
-    return _Described(config, pipeline).job(pipeline.jobs[job])
 
-
-class _Described:
     def __init__(self, config: Config, pipeline: Pipeline) -> None:
         self._config = config
         self._pipeline = pipeline
         self._graph = {node.name: node for node in graph_of(pipeline).jobs}
+        self._publishers: dict[str, list[str]] = {}
+        for node in self._graph.values():
+            for topic in node.publishes:
+                self._publishers.setdefault(topic, []).append(node.name)
         self._known: dict[str, Mapping[str, str | None] | None] = {}  # columns of topics; of one in progress None
         self._depth = 0
 
-    def job(self, job: Job) -> JobLineage:
+    def job(self, name: str) -> JobLineage | None:
+        """Return what a job is; None if the file does not have it."""
+        job = self._pipeline.jobs.get(name)
+        return None if job is None else self._described(job)
+
+    def _described(self, job: Job) -> JobLineage:
         node, trigger = self._graph[job.name], job.trigger
         ends = job.mode is Mode.BATCH or job.spec.schedule is not None
         ends = ends or (trigger is not None and trigger.available_now)
@@ -117,7 +123,10 @@ class _Described:
         if topics.names or topics.pattern is not None:
             for topic in self._topics_read(job, stage):
                 dataset = self._topic(stage, topic)
-                yield dataset, topic, dataset_frame(dataset, self._published(topic))
+                rows = dataset_frame(dataset, self._published(topic))
+                if getattr(stage.plugin.options, "includeMetadata", None):
+                    rows = replace(rows, is_complete=False)
+                yield dataset, topic, rows
             return
         for dataset in _datasets(stage):
             yield dataset, None, dataset_frame(dataset, self._declared(stage))
@@ -139,7 +148,7 @@ class _Described:
         return self._known[topic]
 
     def _columns_published(self, topic: str) -> Mapping[str, str | None] | None:
-        publishers = [node.name for node in self._graph.values() if topic in node.publishes]
+        publishers = self._publishers.get(topic, [])
         if len(publishers) != 1:
             return None
         job = self._pipeline.jobs[publishers[0]]

@@ -28,6 +28,8 @@ _CLAUSES = frozenset(
 _WINDOW = re.compile(r"\bwindow\s*\(", re.IGNORECASE)
 """Spark's function of windows of time, of which sqlglot takes the name for a clause after GROUP BY."""
 _WINDOWS = {"_window": "window", "session_window": "session_window"}  # the columns that they make, without an alias
+_OF_ONE_ROW = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue)
+"""Functions over windows whose values are those of one row; sqlglot counts them among the aggregates."""
 _Views = Mapping[str, Frame]  # by their names in small letters
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of syntax that it does not know
@@ -139,6 +141,10 @@ class _Scope:
 
     def origins(self, node: exp.Expr) -> Origins | None:
         """Return what an expression is made of; None if that is not certain."""
+        if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
+            return frozenset()
+        if isinstance(node, exp.Star) or isinstance(node.this, exp.Star):
+            return None  # all columns, as an argument
         if isinstance(node, exp.Column):
             found = self.column(node)
             return None if found is None else found.origins
@@ -163,7 +169,7 @@ class _Scope:
             parts = [(Use.IDENTITY, [node.this]), (Use.WINDOW, over)]
         elif isinstance(node, exp.Filter):
             parts = [(Use.IDENTITY, [node.this]), (Use.CONDITIONAL, [node.expression])]
-        elif isinstance(node, exp.AggFunc):
+        elif isinstance(node, exp.AggFunc) and not isinstance(node, _OF_ONE_ROW):
             parts = [(Use.AGGREGATION, node.iter_expressions())]
         elif isinstance(node, exp.Anonymous) and node.name.lower() not in _WINDOWS:
             parts = [(Use.FUNCTION, node.iter_expressions())]

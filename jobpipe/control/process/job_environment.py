@@ -25,9 +25,9 @@ def kept_variables(environ: Mapping[str, str], config: Config) -> dict[str, str]
     """Return the variables that jobs get.
 
     These are those of the system and of Spark, those that ``jobpipe.server.environment`` names, and those to which
-    secrets of the configuration refer: a job has the same configuration.
+    secrets of the configuration refer, but for those of the server alone: a job has the same configuration.
     """
-    values = (getattr(config, each.name) for each in fields(config))
+    values = (getattr(config, each.name) for each in fields(config) if not each.name.startswith("server_"))
     secrets = [value.reference for value in values if isinstance(value, Secret)]
     secrets.append(environ.get(KEY_VARIABLE, ""))
     named = [reference.removeprefix("env:") for reference in secrets if reference.startswith("env:")]

@@ -35,7 +35,38 @@ class WebhookRefused(WebhookError):
 
 
 class WebhookRejected(WebhookError):
-    """The webhook refuses the message itself: it may be set up wrongly, for a while."""
+    """The webhook refuses the message itself: it may be set up wrongly, for a while.
+
+    Attributes:
+        status: of its answer; 0 without one.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Cutter:
+    """Ends posts from another thread, for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cut: Callable[[], None] | None = None
+        self.is_closed = False
+
+    def watch(self, cut: Callable[[], None] | None) -> None:
+        """Note what ends the post that begins; None: it has ended."""
+        with self._lock:
+            self._cut = cut
+            if self.is_closed and cut is not None:
+                cut()
+
+    def close(self) -> None:
+        """End the post that is made, if there is one; it raises. Later ones end at once. Idempotent."""
+        with self._lock:
+            self.is_closed = True
+            if self._cut is not None:
+                self._cut()
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,10 +128,22 @@ def resolve(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def post(hook: Webhook, message: Mapping[str, Any], *, resolver: Resolve = resolve) -> None:
+def post(
+    hook: Webhook,
+    message: Mapping[str, Any] | bytes,
+    *,
+    resolver: Resolve = resolve,
+    headers: Mapping[str, str] | None = None,
+    cutter: Cutter | None = None,
+) -> None:
     """Send a message; any status from 200 to 299 is a success. Redirects are not followed.
 
     If the host has several addresses, they are tried in their order until one lets us connect.
+
+    Args:
+        message: bytes are JSON already.
+        headers: besides those of each post.
+        cutter: may end it.
 
     Raises:
         WebhookRefused: it answers with a redirect; or http would leave this host.
@@ -120,26 +163,32 @@ def post(hook: Webhook, message: Mapping[str, Any], *, resolver: Resolve = resol
     timer.daemon = True
     timer.start()
     try:
-        body = json.dumps(message, ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json", "User-Agent": "jobpipe", "Connection": "close"}
-        connection.request("POST", hook.target, body=body, headers=headers)
+        if cutter is not None:
+            cutter.watch(connection.cut)
+        body = message if isinstance(message, bytes) else json.dumps(message, ensure_ascii=False).encode()
+        always = {"Content-Type": "application/json", "User-Agent": "jobpipe", "Connection": "close"}
+        connection.request("POST", hook.target, body=body, headers={**always, **(headers or {})})
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise WebhookError(f"no answer ({_reason(error)})") from None
     finally:
+        if cutter is not None:
+            cutter.watch(None)
         timer.cancel()
         connection.close()
     if 200 <= status < 300:
         return
     if 300 <= status < 400:
         raise WebhookRefused(f"status {status}, a redirect, which is not followed")
-    raise (WebhookRejected if 400 <= status < 500 and status not in (408, 429) else WebhookError)(f"status {status}")
+    if 400 <= status < 500 and status not in (408, 429):
+        raise WebhookRejected(f"status {status}", status)
+    raise WebhookError(f"status {status}")
 
 
 def _reason(error: Exception) -> str:
     """Return why there is no answer, without the address."""
     if isinstance(error, _NoConnection):
-        return "; ".join(dict.fromkeys(map(_reason, error.errors)))
+        return "; ".join(dict.fromkeys(map(_reason, error.errors))) or "it was ended"
     why = getattr(error, "strerror", None) or type(error).__name__
     return type(error).__name__ if isinstance(error, ssl.SSLError) else why
 
@@ -167,7 +216,7 @@ class _Connection(http.client.HTTPConnection):
         until = time.monotonic() + TIMEOUT
         for number, address in enumerate(self._addresses):
             left = until - time.monotonic()
-            if errors and (self._is_cut or left <= 0):
+            if self._is_cut or (errors and left <= 0):
                 break
             share = left / (len(self._addresses) - number)
             try:

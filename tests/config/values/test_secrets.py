@@ -150,7 +150,8 @@ BESIDE = {  # what a secret alone would contradict
         "registerserver.sasl.username": "alice",
         "ssl.enabled": "false",
         "security.allow_plaintext": "true",
-    }
+    },
+    "jobpipe.server.lineage.api_key": {"server.lineage.url": "https://lineage.example.org/"},
 }
 
 

@@ -9,7 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from openlineage.client import facet_v2
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.facet_v2 import BaseFacet
 
 from jobpipe.config import Config, load
 from jobpipe.pipelines.loading.loader import load_tree
@@ -117,3 +122,49 @@ def made_of(dataset: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]
 def ended(file: Path, job: str) -> Callable[[], bool]:
     """Return what tells whether a run of a job has ended, by its events."""
     return lambda: any(kind in ENDS for kind in kinds(events_of(file), job))
+
+
+def as_client_has_it(event: Mapping[str, Any]) -> RunEvent:
+    """Return an event by the classes of OpenLineage's client, which check it; all fields of all facets are theirs."""
+    return RunEvent(
+        eventType=RunState(event["eventType"]),
+        eventTime=event["eventTime"],
+        producer=event["producer"],
+        run=Run(event["run"]["runId"], _facets(event["run"], "facets")),
+        job=Job(event["job"]["namespace"], event["job"]["name"], _facets(event["job"], "facets")),
+        inputs=[
+            InputDataset(
+                each["namespace"],
+                each["name"],
+                facets=_facets(each, "facets"),
+                inputFacets=_facets(each, "inputFacets"),
+            )
+            for each in event["inputs"]
+        ],
+        outputs=[
+            OutputDataset(
+                each["namespace"],
+                each["name"],
+                facets=_facets(each, "facets"),
+                outputFacets=_facets(each, "outputFacets"),
+            )
+            for each in event["outputs"]
+        ],
+    )
+
+
+def _facets(owner: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = {}
+    for name, facet in (owner.get(key) or {}).items():
+        kind = _FACETS[facet["_schemaURL"]]
+        found[name] = kind(**{field: value for field, value in facet.items() if not field.startswith("_")})
+    return found
+
+
+def _facets_of_client() -> dict[str, Any]:
+    modules = (getattr(facet_v2, name) for name in facet_v2.__all__)
+    kinds = [kind for module in modules if isinstance(module, ModuleType) for kind in vars(module).values()]
+    return {kind._get_schema(): kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseFacet)}
+
+
+_FACETS = _facets_of_client()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jobpipe.control.lineage.job_lineage import DatasetLineage, JobLineage, lineage_of
+from jobpipe.control.lineage.job_lineage import DatasetLineage, JobLineage, PipelineLineage
 from tests.control.lineage.lineage_kit import config_of, pipeline_of
 
 TOPICS = "jobpipe://zk1:2181/chroot/jobpipe/topics"
@@ -14,7 +14,9 @@ CONSOLE = {"type": "console"}
 
 
 def described(folder: Path, job: str, jobs: dict[str, Any], **section: Any) -> JobLineage:
-    return lineage_of(config_of(folder), pipeline_of(folder, jobs, **section), job)
+    found = PipelineLineage(config_of(folder), pipeline_of(folder, jobs, **section)).job(job)
+    assert found is not None
+    return found
 
 
 def named(datasets: tuple[DatasetLineage, ...]) -> list[tuple[str, str]]:
@@ -164,6 +166,19 @@ def test_of_a_topic_that_others_publish_the_columns_that_sql_names_are_certain(t
     found = through(tmp_path, {"projection": "id, upper(name) AS n"}, source=source)
     assert made(found) == {"id": ["id IDENTITY"], "n": ["name TRANSFORMATION"]}
     assert not through(tmp_path, {"projection": "*"}, source=source).made_of
+
+
+def test_columns_that_a_source_adds_are_not_those_of_its_topic(tmp_path: Path) -> None:
+    source = {"type": "jobpipe", "subscribe": "orders"}
+    jobs: dict[str, Any] = {
+        "publish": {"source": CSV, "sink": {"type": "jobpipe", "topic": "orders"}},
+        "plain": {"source": source, "sink": {"type": "json", "path": "out"}},
+        "more": {"source": {**source, "includeMetadata": True}, "sink": {"type": "json", "path": "more"}},
+    }
+    assert described(tmp_path, "plain", jobs).outputs[0].columns == (("id", "bigint"), ("name", "string"))
+    more = described(tmp_path, "more", jobs).outputs[0]
+    assert not more.columns
+    assert made(more) == {"id": ["id IDENTITY"], "name": ["name IDENTITY"]}
 
 
 def test_several_topics_may_have_other_columns_each(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def influences(frame: Frame) -> list[str]:
             "SELECT sum(id) OVER (PARTITION BY name ORDER BY ts) AS s FROM input",
             {"s": ["d.id AGGREGATION", "d.name WINDOW", "d.ts WINDOW"]},
         ),
+        ("SELECT lag(id) OVER (ORDER BY ts) AS l FROM input", {"l": ["d.id TRANSFORMATION", "d.ts WINDOW"]}),
         ("SELECT transform(array(id), x -> x + 1) AS t FROM input", {"t": ["d.id TRANSFORMATION"]}),
         (
             "SELECT t.id, city FROM input t JOIN cities c ON t.id = c.id",
@@ -83,6 +84,8 @@ def test_each_column_is_made_of_what_the_query_says(query: str, expected: dict[s
         ("SELECT id FROM input JOIN cities ON input.id = cities.id", "id"),
         ("SELECT nothing FROM input", "nothing"),
         ("SELECT (SELECT max(id) FROM cities) AS m FROM input", "m"),
+        ("SELECT to_json(struct(*)) AS w FROM input", "w"),
+        ("SELECT struct(input.*) AS w FROM input", "w"),
         ("SELECT id, name AS id FROM input", "id"),
         ("SELECT sum(id) OVER w AS s FROM input WINDOW w AS (PARTITION BY name)", "s"),
         ("SELECT id FROM input LATERAL VIEW explode(names) t AS x", "id"),
