@@ -75,15 +75,26 @@ class CertificateSample:
     expires: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class LineageSample:
+    """Lineage events: how many wait, and how many were sent and dropped since the server's start."""
+
+    waiting: int
+    sent: int
+    dropped: int
+
+
 @dataclass(frozen=True)
 class MetricSamples:
     """All that one answer is made from.
 
     Attributes:
         jobs_known: whether what is kept of jobs can be read; None where no jobs are kept.
+        lineage: None where no lineage is reported.
     """
 
     topics: TopicsSnapshot
     jobs: tuple[JobSample, ...] = ()
     certificates: tuple[CertificateSample, ...] = ()
     jobs_known: bool | None = None
+    lineage: LineageSample | None = None

@@ -94,6 +94,13 @@ LEFT_OUT = Metric(
     MetricKind.GAUGE,
     "Topics and subscriptions that are not shown: we may not see them, or there are too many.",
 )
+LINEAGE_WAITING = Metric("jobpipe_lineage_waiting_events", MetricKind.GAUGE, "Lineage events that wait to be sent.")
+LINEAGE_SENT = Metric("jobpipe_lineage_sent_events", MetricKind.COUNTER, "Lineage events that were sent.")
+LINEAGE_DROPPED = Metric(
+    "jobpipe_lineage_dropped_events",
+    MetricKind.COUNTER,
+    "Lineage events that were dropped: too many or too old ones, and those that the backend refuses.",
+)
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 

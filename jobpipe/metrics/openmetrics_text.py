@@ -108,6 +108,10 @@ def families(samples: MetricSamples) -> list[Family]:
     made.add(table.REGISTRY_UP, (), snapshot.error is None)
     made.add(table.COLLECT_SECONDS, (), snapshot.seconds)
     made.add(table.JOBS_KNOWN, (), samples.jobs_known)
+    if samples.lineage is not None:
+        made.add(table.LINEAGE_WAITING, (), samples.lineage.waiting)
+        made.add(table.LINEAGE_SENT, (), samples.lineage.sent)
+        made.add(table.LINEAGE_DROPPED, (), samples.lineage.dropped)
     for certificate in samples.certificates:
         made.add(table.CERTIFICATE_EXPIRY, (certificate.key,), certificate.expires)
     left_out, room = max(0, len(snapshot.topics) - MOST_TOPICS), MOST_SUBSCRIPTIONS

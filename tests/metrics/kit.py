@@ -8,6 +8,7 @@ from jobpipe.errors import JobpipeError
 from jobpipe.metrics.metric_samples import (
     CertificateSample,
     JobSample,
+    LineageSample,
     MetricSamples,
     ScheduleSample,
     TopicsSnapshot,
@@ -83,4 +84,5 @@ def samples(
         jobs=(job(),) if jobs is None else jobs,
         certificates=(CertificateSample("jobpipe.ssl.cert", expires),),
         jobs_known=True,
+        lineage=LineageSample(waiting=3, sent=100, dropped=1),
     )

@@ -20,6 +20,7 @@ from jobpipe.control.lineage.lineage_sender import FIRST_DELAY, LineageSender
 from jobpipe.control.lineage.run_events import LineageRun, RunStatistics, run_event, run_id
 from jobpipe.errors import JobpipeError, StoreError
 from jobpipe.jobs.storage.job_rows import Event, RunRow
+from jobpipe.metrics.metric_samples import LineageSample, TopicsSnapshot
 from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 
@@ -73,7 +74,8 @@ class LineageReporter:
         self._read = 0  # the last event that was read
         self._described: OrderedDict[_Job, JobLineage | None] = OrderedDict()
         self._loaded: tuple[_Job, PipelineLineage] | None = None  # the newest one
-        self._dropped = 0
+        self._snapshot = TopicsSnapshot({}, 0.0)  # asked for before each change, which it would hold up
+        self._waiting = self._dropped = 0
         self._thread = threading.Thread(target=self._loop, name="lineage", daemon=True)
 
     def start(self) -> None:
@@ -100,10 +102,13 @@ class LineageReporter:
         self._sender.close()
         self._outbox.close()
 
-    @property
-    def dropped(self) -> int:
-        """How many events were dropped since the start."""
-        return self._dropped
+    def sample(self) -> LineageSample:
+        """Return what metrics say; never fails."""
+        try:
+            self._waiting = self._outbox.waiting()[0]
+        except StoreError as error:
+            log.warning("metrics say how many lineage events waited before: %s", error.message)
+        return LineageSample(waiting=self._waiting, sent=self._sender.sent, dropped=self._dropped)
 
     def _note_dropped(self, count: int, why: str) -> None:
         self._dropped += count
@@ -127,6 +132,8 @@ class LineageReporter:
 
     def _take(self, event: Event) -> None:
         """Turn an event into lineage, and note that it was; one that cannot be is left out."""
+        if event.what == "state" and event.state in (JobState.RUNNING, *_ENDS):
+            self._snapshot = self._control.topics_snapshot()
         try:
             with self._outbox.write():
                 self._handle(event)
@@ -198,25 +205,30 @@ class LineageReporter:
             self._read = last
             return
         store = self._control.store
-        with store.write(), self._outbox.write():  # all of one moment
-            self._read = store.newest_event()
-            for known in self._outbox.open_runs():
-                row = store.run(known.run)
-                if row is None or row.is_over:
-                    state = RunState.ABORT if row is None else _ENDS[row.state]
-                    ended = self._clock() if row is None or row.ended is None else row.ended
-                    error = row.detail if row is not None and state is RunState.FAIL else ""
-                    self._end(known, state, ended, error)
-            for pipeline, job in store.active_jobs():
-                found = store.job(pipeline, job)
-                row = None if found is None else store.run(found.run)
-                if row is None or row.is_over or row.attempts == row.before:
-                    continue
-                if row.state in (JobState.SUBMITTED, JobState.LOST):
-                    continue  # whether it works is known later
+        active: list[RunRow] = []
+        with store.write():  # all of one moment
+            newest = store.newest_event()
+            known = [(each, store.run(each.run)) for each in self._outbox.open_runs()]
+            for pipeline, name in store.active_jobs():
+                job = store.job(pipeline, name)
+                row = None if job is None else store.run(job.run)
+                works = row is not None and row.state not in (JobState.SUBMITTED, JobState.LOST, *_ENDS)
+                if row is not None and works and row.attempts > row.before:
+                    active.append(row)
+        self._snapshot = self._control.topics_snapshot()
+        with self._outbox.write():
+            for run, row in known:
+                if row is None:
+                    self._end(run, RunState.ABORT, self._clock())
+                elif row.is_over:
+                    state = _ENDS[row.state]
+                    ended = self._clock() if row.ended is None else row.ended
+                    self._end(run, state, ended, row.detail if state is RunState.FAIL else "")
+            for row in active:
                 if self._outbox.open_run(row.id) is None:
-                    self._begin(row, pipeline, job, row.id, row.began)
-            self._outbox.note_event(self._read)
+                    self._begin(row, row.pipeline, row.job, row.id, row.began)
+            self._outbox.note_event(newest)
+        self._read = newest
 
     def _begin(self, row: RunRow | None, pipeline: str, job: str, run: str, at: float) -> OpenRun:
         version = self._version(pipeline, run)
@@ -266,6 +278,7 @@ class LineageReporter:
             row = self._control.store.run(run.run)
             if row is None or row.is_over or row.state is JobState.LOST:
                 continue  # its end comes; or whether it goes on is not known
+            self._snapshot = self._control.topics_snapshot()
             try:
                 with self._outbox.write():
                     self._tell(run, RunState.RUNNING, now)
@@ -309,7 +322,7 @@ class LineageReporter:
         published = [each.topic for each in (() if lineage is None else lineage.outputs) if each.topic is not None]
         if not published:
             return {}
-        served = self._control.topics_snapshot().topics
+        served = self._snapshot.topics
         return {topic: found for topic in published if isinstance(found := served.get(topic), TopicStatus)}
 
     def _statistics(self, run: OpenRun, lineage: JobLineage | None) -> RunStatistics:

@@ -22,6 +22,9 @@ class LineageSender:
 
     Args:
         first_delay: seconds before the second attempt; doubled for each further one, up to some minutes.
+
+    Attributes:
+        sent: how many events were sent since the start.
     """
 
     def __init__(self, outbox: LineageOutbox, destination: Destination, *, first_delay: float = FIRST_DELAY) -> None:
@@ -30,6 +33,7 @@ class LineageSender:
         self._first_delay = first_delay
         self._news = threading.Event()
         self._closed = threading.Event()
+        self.sent = 0
         self._failures = 0
         self._refused = (0, 0)  # an event's number, and how often it was refused
         self._thread = threading.Thread(target=self._loop, name="lineage-sender", daemon=True)
@@ -77,6 +81,7 @@ class LineageSender:
         if self._failures:
             log.info("%s takes lineage events again", self._destination.name)
         self._failures = 0
+        self.sent += 1
         self._outbox.remove(waiting.number)
         return 0.0
 

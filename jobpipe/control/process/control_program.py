@@ -76,11 +76,12 @@ def serve(
         alerts = Alerts(control, environ=secrets)
         alerts.start()
         stack.callback(alerts.close)
-        if lineage is not None:
-            reporter = lineage(control, config, environ=secrets)
+        reporter = None if lineage is None else lineage(control, config, environ=secrets)
+        if reporter is not None:
             reporter.start()
             stack.callback(reporter.close)
-        rest = RestServer(control, config, config_file=config_file, failed=stopped.set)
+        samples = None if reporter is None else reporter.sample
+        rest = RestServer(control, config, config_file=config_file, failed=stopped.set, lineage=samples)
         stack.callback(rest.close)
         rest.start()
         tell(rest)

@@ -46,6 +46,7 @@ from jobpipe.control.rest.routing_table import EVENTS, INDEX, METRICS, ROUTES, Q
 from jobpipe.control.rest.server_sent_events import EventStreams
 from jobpipe.errors import ConfigError, JobpipeError, NotAuthorized, PipelineNotFound, WaitTimeout, short_repr
 from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.metrics.metric_samples import LineageSample
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -107,6 +108,10 @@ class Api:
     def sign_in_with(self, sessions: BrowserSessions | None) -> None:
         """Let callers make codes for browsers."""
         self._handlers.sessions = sessions
+
+    def report_lineage(self, lineage: Callable[[], LineageSample] | None) -> None:
+        """Let metrics say how lineage events stand."""
+        self._handlers.lineage = lineage
 
     def end_streams(self) -> None:
         """Let streams end, in a second or so; others are refused."""

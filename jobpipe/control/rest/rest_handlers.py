@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -63,6 +63,7 @@ from jobpipe.errors import (
     short_repr,
 )
 from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.metrics.metric_samples import LineageSample
 from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.pipelines.file.error_messages import problems_of
 from jobpipe.pipelines.file.field_types import EXPECTED
@@ -126,9 +127,11 @@ class Handlers:
 
     Attributes:
         sessions: of browsers; None where certificates say who asks.
+        lineage: returns how lineage events stand; None where no lineage is reported.
     """
 
     sessions: BrowserSessions | None = None
+    lineage: Callable[[], LineageSample] | None = None
 
     def __init__(self, control: Control, roots: AllowedPaths) -> None:
         self._control = control
@@ -156,7 +159,10 @@ class Handlers:
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the text of metrics that a scraper accepts, and its media type."""
-        return metrics_text(self._control.metric_samples(), accept)
+        samples = self._control.metric_samples()
+        if self.lineage is not None:
+            samples = replace(samples, lineage=self.lineage())
+        return metrics_text(samples, accept)
 
     def pipelines(self, call: Call) -> list[str] | dict[str, Expanded]:
         """List pipelines: their names, or with expand=status how each stands."""

@@ -16,6 +16,7 @@ from jobpipe.control.server_files import ServerFiles, ServerState
 from jobpipe.discovery.configured_tls import credentials
 from jobpipe.errors import ConfigError
 from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.metrics.metric_samples import LineageSample
 from jobpipe.net.address import Endpoint, bind_in_range, is_loopback
 from jobpipe.net.tls.certificates import describe
 from jobpipe.net.tls.tls_context import Credentials
@@ -115,6 +116,7 @@ class RestServer:
     Args:
         config_file: that the configuration was read from, for messages; None if there is none.
         failed: called if it ends by itself, from a thread; :attr:`failure` says why.
+        lineage: returns how lineage events stand; None where no lineage is reported.
 
     Attributes:
         state: what ``server.json`` says.
@@ -132,6 +134,7 @@ class RestServer:
         streams: int | None = None,
         config_file: Path | None = None,
         failed: Callable[[], None] = lambda: None,
+        lineage: Callable[[], LineageSample] | None = None,
     ) -> None:
         from jobpipe.control.rest.rest_app import Api  # needs Jinja2
 
@@ -151,6 +154,7 @@ class RestServer:
             self._api.close()
             raise
         self._api.sign_in_with(self._server.sessions)
+        self._api.report_lineage(lineage)
         self.state = ServerState.here(self._server.url, self._server.token)
 
     @property

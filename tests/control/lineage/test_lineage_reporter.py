@@ -15,7 +15,7 @@ from jobpipe.control.control_server import ControlServer
 from jobpipe.control.lineage import lineage_reporter
 from jobpipe.control.lineage.lineage_reporter import LineageReporter
 from jobpipe.errors import StoreError
-from jobpipe.metrics.metric_samples import TopicsSnapshot
+from jobpipe.metrics.metric_samples import LineageSample, TopicsSnapshot
 from jobpipe.pipelines.model.job_states import ENDED, JobState
 from tests.control.lineage.lineage_kit import Backend, ended, events_of, kinds, made_of, names
 from tests.control.world import NAME, World, job_of, status, wait
@@ -64,12 +64,12 @@ def one_run(file: Path, job: str = REPORT) -> str:
 
 
 def test_a_run_that_finishes_starts_and_completes(world: World, file: Path, tmp_path: Path) -> None:
-    with world.server() as server, reporting(world, server):
+    with world.server() as server, reporting(world, server) as reporter:
         server.submit(world.submission({"report": READS}))
         worker = world.work(1)
         eventually(has(file, "START"))
         worker.end("FINISHED", 0, batches=2, rows=7)
-        eventually(has(file, "START", "COMPLETE"))
+        eventually(lambda: reporter.sample() == LineageSample(waiting=0, sent=2, dropped=0))
         run = wait(server, JobState.FINISHED).run
     start, complete = events_of(file)
     assert start["job"]["namespace"] == "tests"
@@ -254,7 +254,7 @@ def test_an_event_that_cannot_be_made_is_dropped_and_the_next_ones_are_told(
     with world.server() as server, reporting(world, server) as reporter, caplog.at_level(logging.ERROR):
         server.submit(world.submission({"report": READS}))
         worker = world.work(1)
-        eventually(lambda: reporter.dropped == 1)
+        eventually(lambda: reporter.sample().dropped == 1)
         worker.end("FINISHED", 0)
         eventually(has(file, "START", "COMPLETE"))
     assert "1 lineage event dropped" in caplog.text
@@ -277,7 +277,7 @@ def test_a_store_that_fails_for_a_while_loses_nothing(
         world.work(1).end("FINISHED", 0)
         eventually(has(file, "START", "COMPLETE"))
         assert not fails
-        assert reporter.dropped == 0
+        assert reporter.sample().dropped == 0
 
 
 def test_a_backend_that_hangs_holds_up_neither_jobs_nor_the_end_of_the_server(world: World) -> None:

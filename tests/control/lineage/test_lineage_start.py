@@ -22,8 +22,8 @@ from tests.spark.kit import PATIENCE
 
 PAGE = "docs/lineage.md"
 ROOT = Path(__file__).parents[3]
-PROGRAM = """
-import os, signal, sys
+PROGRAM = r"""
+import os, signal, sys, urllib.request
 for name in sys.argv[1:]:
     sys.modules[name] = None  # as if it were not installed
 from jobpipe.config import load
@@ -33,6 +33,10 @@ from tests.control_api.program import core
 
 def tell(rest):
     print("serves", sorted(sys.modules.keys() & {"openlineage", "sqlglot"}), flush=True)
+    token = rest.state.token.read_text().strip()
+    ask = urllib.request.Request(f"{rest.state.url}/metrics", headers={"Authorization": f"Bearer {token}"})
+    lines = urllib.request.urlopen(ask, timeout=20).read().decode().splitlines()
+    print(*[line for line in lines if line.startswith("jobpipe_lineage") and "_created" not in line], sep="\n")
     os.kill(os.getpid(), signal.SIGTERM)
 
 try:
@@ -59,13 +63,20 @@ def served(folder: Path, *missing: str, **lineage: str) -> str:
 
 @pytest.mark.processes
 def test_without_lineage_nothing_of_it_is_loaded(tmp_path: Path) -> None:
-    assert served(tmp_path).startswith("serves []\n")
+    said = served(tmp_path)
+    assert said.startswith("serves []\n")
+    assert "jobpipe_lineage" not in said
     assert not (tmp_path / "home" / "server" / "lineage.db").exists()
 
 
 @pytest.mark.processes
 def test_with_lineage_the_server_serves_and_remembers(tmp_path: Path) -> None:
-    assert served(tmp_path, file=str(tmp_path / "l.jsonl")).startswith("serves ['openlineage', 'sqlglot']\n")
+    assert served(tmp_path, file=str(tmp_path / "l.jsonl")).splitlines()[:4] == [
+        "serves ['openlineage', 'sqlglot']",
+        "jobpipe_lineage_waiting_events 0.0",
+        "jobpipe_lineage_sent_events_total 0.0",
+        "jobpipe_lineage_dropped_events_total 0.0",
+    ]
     assert (tmp_path / "home" / "server" / "lineage.db").exists()
     assert events_of(tmp_path / "l.jsonl") == []
 
