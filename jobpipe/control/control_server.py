@@ -125,15 +125,19 @@ class ControlServer(Control):
         self._new_events = threading.Condition()
         self._closing = False
         self._stack = ExitStack()
+        self._is_started = False
 
     def start(self) -> None:
-        """Go on with all jobs where they are; the caller holds the lock of the home (:meth:`ServerFiles.locked`).
+        """Go on with all jobs where they are, once; the caller holds the lock of the home (:meth:`ServerFiles.locked`).
 
         Raises:
+            RuntimeError: it was started before: a second set of its threads would act on the same jobs.
             ConfigError: the registry keeps no jobs.
             RegistryUnavailable: the registry does not answer.
             StoreError: the store cannot be read.
         """
+        if self._is_started:
+            raise RuntimeError("a server can be started only once")
         folder = self._config.home / "server"
         with ExitStack() as stack:
             self._store = Store(folder / "server.db", self._clock, self._wake_readers)
@@ -206,6 +210,7 @@ class ControlServer(Control):
             recorder.start()
             stack.callback(recorder.close)  # not before: it would replace a file that it has not read
             self._stack = stack.pop_all()
+            self._is_started = True
 
     def _make_scheduler(self, admin: Admin) -> Scheduler:
         made = SchedulerContext(

@@ -53,6 +53,16 @@ def test_a_job_runs_to_its_end(world: World) -> None:
     eventually(lambda: not attempt.snapshot.exists())
 
 
+def test_a_server_is_started_only_once(world: World) -> None:
+    """A second set of its threads would act on the same jobs, and have no end."""
+    server = world.server()
+    dispatchers = [each for each in threading.enumerate() if each.name == "jobs"]
+    assert dispatchers
+    with pytest.raises(RuntimeError, match="only once"), server:
+        pass
+    assert not {each for each in threading.enumerate() if each.name == "jobs"} - set(dispatchers)
+
+
 def test_a_failure_is_followed_by_another_attempt_up_to_the_last(world: World) -> None:
     server = world.server()
     server.submit(world.submission())

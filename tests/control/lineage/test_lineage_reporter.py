@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def one_run(file: Path, job: str = REPORT) -> str:
 
 
 def test_a_run_that_finishes_starts_and_completes(world: World, file: Path, tmp_path: Path) -> None:
-    with world.server() as server, reporting(world, server) as reporter:
+    with closing(world.server()) as server, reporting(world, server) as reporter:
         server.submit(world.submission({"report": READS}))
         worker = world.work(1)
         eventually(has(file, "START"))
@@ -90,7 +90,7 @@ def test_a_run_that_finishes_starts_and_completes(world: World, file: Path, tmp_
 
 
 def test_attempts_are_within_the_run_and_the_last_failure_is_told(world: World, file: Path) -> None:
-    with world.server() as server, reporting(world, server):
+    with closing(world.server()) as server, reporting(world, server):
         server.submit(world.submission({"report": READS}))
         for number in (1, 2, 3):
             world.work(number).end("FAILED", 1, error="OSError", place="own.py:3")
@@ -103,7 +103,7 @@ def test_attempts_are_within_the_run_and_the_last_failure_is_told(world: World, 
 
 
 def test_a_run_that_is_stopped_is_aborted_and_the_next_one_is_another(world: World, file: Path) -> None:
-    with world.server() as server, reporting(world, server):
+    with closing(world.server()) as server, reporting(world, server):
         server.submit(world.submission({"report": READS}))
         worker = world.work(1)
         eventually(has(file, "START"))
@@ -118,7 +118,7 @@ def test_a_run_that_is_stopped_is_aborted_and_the_next_one_is_another(world: Wor
 
 def test_a_run_that_was_not_seen_to_work_has_a_start_too(world: World, file: Path) -> None:
     """It fails before it has its lease; one that is stopped before that has no events."""
-    with world.server() as server, reporting(world, server):
+    with closing(world.server()) as server, reporting(world, server):
         server.submit(world.submission({"report": READS, "other": job_of()}))
         other = world.attempt(1, "other")
         server.stop(NAME, "other")
@@ -135,7 +135,7 @@ def test_a_run_that_was_not_seen_to_work_has_a_start_too(world: World, file: Pat
 
 def test_what_happens_while_no_server_runs_or_no_lineage_is_told_later(world: World, file: Path) -> None:
     """With the same run id."""
-    with world.server() as server:
+    with closing(world.server()) as server:
         with reporting(world, server):
             server.submit(world.submission({"report": READS, "other": job_of()}))
             worker, other = world.work(1), world.work(1, "other")
@@ -145,14 +145,14 @@ def test_what_happens_while_no_server_runs_or_no_lineage_is_told_later(world: Wo
         wait(server, JobState.FINISHED, "other")
     before = one_run(file)
     worker.end("FINISHED", 0)
-    with world.server() as server, reporting(world, server):
+    with closing(world.server()) as server, reporting(world, server):
         eventually(has(file, "START", "COMPLETE"))
         eventually(has(file, "START", "COMPLETE", job=f"{NAME}.other"))
     assert one_run(file) == before
 
 
 def test_runs_of_the_first_start_are_told_and_what_was_before_is_not(world: World, file: Path) -> None:
-    with world.server() as server:
+    with closing(world.server()) as server:
         server.submit(world.submission({"report": READS, "other": job_of(), "over": job_of()}))
         worker = world.work(1)
         wait(server, JobState.RUNNING)
@@ -169,7 +169,7 @@ def test_a_gap_in_the_servers_events_loses_no_end(world: World, file: Path, monk
     """Lineage was off for so long that the server keeps events no more: the runs themselves are compared."""
     monkeypatch.setattr("jobpipe.jobs.storage.job_store.MOST_EVENTS", 1)
     monkeypatch.setattr("jobpipe.jobs.storage.job_store._PRUNE_EVENTS", 1)
-    with world.server() as server:
+    with closing(world.server()) as server:
         with reporting(world, server):
             server.submit(world.submission({"report": READS}))
             worker = world.work(1)
@@ -188,7 +188,7 @@ def test_a_stream_says_from_time_to_time_that_it_goes_on_and_what_it_has_done(
 ) -> None:
     found = topic_status("orders", rows=5, bytes=50, uptime=1e9)
     monkeypatch.setattr(ControlServer, "topics_snapshot", lambda self: TopicsSnapshot({"orders": found}, 0.0))
-    with world.server() as server, reporting(world, server, running_seconds=0.05):
+    with closing(world.server()) as server, reporting(world, server, running_seconds=0.05):
         server.submit(world.submission({"report": READS}))
         world.work(1)
         eventually(lambda: "START" in kinds(events_of(file), REPORT))
@@ -208,7 +208,7 @@ def test_a_topic_that_was_not_seen_before_has_no_statistics_unless_it_is_new(
     served: dict[str, Any] = {}
     monkeypatch.setattr(ControlServer, "topics_snapshot", lambda self: TopicsSnapshot(dict(served), 0.0))
     jobs = {"report": READS, "other": {**READS, "sink": {"type": "jobpipe", "topic": "known"}}}
-    with world.server() as server, reporting(world, server):
+    with closing(world.server()) as server, reporting(world, server):
         server.submit(world.submission(jobs))
         worker, other = world.work(1), world.work(1, "other")
         eventually(has(file, "START"))
@@ -231,7 +231,7 @@ def test_a_file_that_cannot_be_loaded_any_more_gives_events_without_datasets(
         raise RuntimeError("a plug-in raises")
 
     monkeypatch.setattr(ControlServer, "load", gone)
-    with world.server() as server, reporting(world, server), caplog.at_level(logging.ERROR):
+    with closing(world.server()) as server, reporting(world, server), caplog.at_level(logging.ERROR):
         server.submit(world.submission({"report": READS}))
         world.work(1).end("FINISHED", 0)
         eventually(has(file, "START", "COMPLETE"))
@@ -251,7 +251,7 @@ def test_an_event_that_cannot_be_made_is_dropped_and_the_next_ones_are_told(
         return made(*about, **more)
 
     monkeypatch.setattr(lineage_reporter, "run_event", event)
-    with world.server() as server, reporting(world, server) as reporter, caplog.at_level(logging.ERROR):
+    with closing(world.server()) as server, reporting(world, server) as reporter, caplog.at_level(logging.ERROR):
         server.submit(world.submission({"report": READS}))
         worker = world.work(1)
         eventually(lambda: reporter.sample().dropped == 1)
@@ -271,7 +271,7 @@ def test_a_store_that_fails_for_a_while_loses_nothing(
             raise StoreError("the disk is full")
         note(self, event)
 
-    with world.server() as server, reporting(world, server) as reporter:
+    with closing(world.server()) as server, reporting(world, server) as reporter:
         monkeypatch.setattr(lineage_reporter.LineageOutbox, "note_event", noted)
         server.submit(world.submission({"report": READS}))
         world.work(1).end("FINISHED", 0)
@@ -285,14 +285,14 @@ def test_a_backend_that_hangs_holds_up_neither_jobs_nor_the_end_of_the_server(wo
     backend.gate.clear()
     world.config = dataclasses.replace(world.config, server_lineage_url=backend.url)
     try:
-        with world.server() as server, reporting(world, server):
+        with closing(world.server()) as server, reporting(world, server):
             server.submit(world.submission({"report": READS}))
             worker = world.work(1)
             assert backend.next()["eventType"] == "START"
             worker.end("FINISHED", 0)
             wait(server, JobState.FINISHED)
         backend.gate.set()
-        with world.server() as server, reporting(world, server):
+        with closing(world.server()) as server, reporting(world, server):
             assert [backend.next()["eventType"] for _ in range(2)] == ["START", "COMPLETE"]
     finally:
         backend.close()

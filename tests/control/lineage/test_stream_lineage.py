@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def told(world: World, folder: Path, job: dict[str, Any], monkeypatch: pytest.Mo
     monkeypatch.setattr(lineage_reporter, "POLL_SECONDS", 0.02)
     world.config = dataclasses.replace(world.config, server_lineage_file=file)
     name = f"{NAME}.report"
-    with world.server() as server:
+    with closing(world.server()) as server:
         reporter = LineageReporter(server, world.config, environ={}, running_seconds=0.05)
         reporter.start()
         try:
