@@ -62,7 +62,7 @@ def query_frame(query: str, views: Mapping[str, Frame]) -> Frame:
     """
     try:
         return _distinct(_frame(_parsed(query), {name.lower(): frame for name, frame in views.items()}))
-    except _NotUnderstoodError:
+    except (_NotUnderstoodError, RecursionError):  # a chain of a thousand operators is as deep
         return UNKNOWN
 
 
@@ -70,7 +70,7 @@ def filtered_frame(condition: str, frame: Frame) -> Frame:
     """Return rows of which those are kept for which a condition is true."""
     try:
         return frame.influenced(_Scope({"": frame}).influences([_parsed(condition, exp.Condition)], Use.FILTER))
-    except _NotUnderstoodError:
+    except (_NotUnderstoodError, RecursionError):
         return frame
 
 
@@ -88,6 +88,8 @@ def _parsed(text: str, into: type[exp.Expr] | None = None) -> exp.Expr:
         raise _NotUnderstoodError from None
     if len(found) != 1 or found[0] is None:
         raise _NotUnderstoodError
+    if any("_window(" in each.name for each in found[0].find_all(exp.Identifier)):
+        raise _NotUnderstoodError  # a name in quotes that was taken for the function
     return found[0]
 
 
@@ -103,11 +105,13 @@ class _Scope:
         frames: what it selects from, by names in small letters.
         shared: names, in small letters, by which these are joined: a column of it is the one of the first frame.
         aliases: of the columns that were selected so far.
+        is_selected: whether what follows is about the result, where an alias may come before a column of the rows.
     """
 
     frames: dict[str, Frame]
-    shared: set[str] = field(default_factory=set)
+    shared: list[str] = field(default_factory=list)
     aliases: dict[str, Origins | None] = field(default_factory=dict)
+    is_selected: bool = False
 
     def influences(self, expressions: Iterable[exp.Expr | None], use: Use) -> Iterator[Origin]:
         """Yield what expressions use, as far as that is certain."""
@@ -129,10 +133,12 @@ class _Scope:
     def _unqualified(self, name: str) -> FrameColumn | None:
         """Return a column by its name alone: a column of the rows comes before an alias of this SELECT."""
         known = [frame for frame in self.frames.values() if frame.known(name)]
-        if len(known) == 1 or (known and name.lower() in self.shared):
-            return known[0].find(name)
-        more = [frame for frame in self.frames.values() if not frame.is_complete]
         alias = name.lower() in self.aliases
+        if len(known) == 1 or (known and name.lower() in self.shared):
+            found = known[0].find(name)
+            is_other = alias and found is not None and self.aliases[name.lower()] != found.origins
+            return None if self.is_selected and is_other else found
+        more = [frame for frame in self.frames.values() if not frame.is_complete]
         if known or (more and alias):
             return None
         if alias:
@@ -150,6 +156,8 @@ class _Scope:
             return None if found is None else found.origins
         if isinstance(node, (exp.Query, exp.Exists)) or node.args.get("query") is not None:
             return None
+        if isinstance(node, exp.Anonymous) and node.name.lower() == "identifier":
+            return None  # a column whose name is a value
         if isinstance(node, (exp.Alias, exp.Paren)):
             return self.origins(node.this)
         if isinstance(node, exp.Lambda):
@@ -257,8 +265,10 @@ def _selected(select: exp.Select, views: _Views) -> Frame:
             made = _with_star(made, star, scope, None if table is None else table.name.lower())
         else:
             made = _with_column(made, each, scope)
-    influences |= set(scope.influences(_conditions(select, "where", "qualify", "having"), Use.FILTER))
+    influences |= set(scope.influences(_conditions(select, "where"), Use.FILTER))
     influences |= set(_grouping(select, scope))
+    scope.is_selected = True
+    influences |= set(scope.influences(_conditions(select, "qualify", "having"), Use.FILTER))
     order = [each.this for name in ("order", "sort") for each in getattr(select.args.get(name), "expressions", ())]
     influences |= set(scope.influences(order, Use.SORT))
     return made.influenced(influences)
@@ -275,6 +285,8 @@ def _grouping(select: exp.Select, scope: _Scope) -> Iterator[Origin]:
     for each in group.iter_expressions():
         place = int(each.name) if isinstance(each, exp.Literal) and each.is_int else None
         if place is not None:
+            if any(one.is_star for one in select.expressions[:place]):
+                continue  # which column that is, is not certain
             each = select.expressions[place - 1] if 0 < place <= len(select.expressions) else None
         yield from scope.influences([each], Use.GROUP_BY)
 
@@ -291,7 +303,7 @@ def _scope(select: exp.Select, views: _Views) -> tuple[_Scope, set[Origin]]:
         using = [each.name.lower() for each in join.args.get("using") or ()]
         if using and join.side in ("RIGHT", "FULL"):
             raise _NotUnderstoodError
-        scope.shared.update(using)
+        scope.shared.extend(using)
         for frame in scope.frames.values():
             for each in using:
                 found = frame.find(each)
@@ -328,16 +340,25 @@ def _with_star(made: Frame, star: exp.Star, scope: _Scope, table: str | None) ->
         raise _NotUnderstoodError  # the fields of a struct
     if star.args.get("replace") or star.args.get("rename"):
         raise _NotUnderstoodError
-    gone = {each.name.lower() for each in star.args.get("except_") or ()}
+    without = star.args.get("except_") or ()
+    if any(isinstance(each, exp.Dot) or (isinstance(each, exp.Column) and each.table) for each in without):
+        raise _NotUnderstoodError  # a field of a struct
+    gone = {each.name.lower() for each in without}
     frames = [scope.frames[table]] if table is not None else list(scope.frames.values())
+    if table is None and scope.shared and (len(frames) > 2 or made.columns):
+        raise _NotUnderstoodError  # the order of the columns is not certain
     seen: set[str] = set()
     for frame in frames:
-        kept = frame.without(gone | (seen & scope.shared))
+        kept = frame.without(gone | seen.intersection(scope.shared))
         seen |= {each.name.lower() for each in frame.columns}
         made = replace(made, columns=(*made.columns, *kept.columns))
         if not kept.is_complete:
             first = made.is_complete and len(frames) == 1
             made = replace(made, is_complete=False, rest=kept.rest if first else None, hidden=made.hidden | kept.hidden)
+    if table is None and scope.shared:  # Spark puts these first
+        places = {name: place for place, name in enumerate(scope.shared)}
+        columns = sorted(made.columns, key=lambda each: places.get(each.name.lower(), len(places)))
+        made = replace(made, columns=tuple(columns))
     return made
 
 

@@ -92,6 +92,11 @@ def test_each_column_is_made_of_what_the_query_says(query: str, expected: dict[s
         ("SELECT id FROM input NATURAL JOIN cities", "id"),
         ("SELECT id FROM input INTERSECT SELECT id FROM cities", "id"),
         ("SELECT id FROM input PIVOT (sum(id) FOR name IN ('a'))", "id"),
+        ("SELECT * EXCEPT (name.id) FROM input", "name"),
+        ("SELECT * EXCEPT (name.id) FROM input", "id"),
+        ("SELECT concat(name, identifier('id')) AS x FROM input", "x"),
+        ("SELECT id AS `window (s)` FROM input", "_window(s)"),
+        ("SELECT * FROM input JOIN cities USING (id) JOIN cities c USING (city)", "name"),
         ("SELECT id FROM", "id"),
         ("DROP TABLE input", "id"),
         ("SELECT id FROM input; SELECT id FROM input", "id"),
@@ -135,6 +140,38 @@ def test_what_decides_which_rows_there_are_is_of_the_whole_dataset() -> None:
     filtered = filtered_frame("id > 3 AND name IS NOT NULL", INPUT)
     assert influences(filtered) == ["d.id FILTER", "d.name FILTER"]
     assert influences(query_frame("SELECT id FROM input", {"input": filtered})) == influences(filtered)
+
+
+def test_a_name_that_may_be_an_alias_or_a_column_of_the_rows_decides_nothing_that_is_certain() -> None:
+    """After the SELECT an alias comes first, unlike in it."""
+    plain = "SELECT id AS k, max(name) AS name FROM input GROUP BY id HAVING max(ts) > 3 ORDER BY k"
+    assert influences(query_frame(plain, {"input": INPUT})) == ["d.id GROUP_BY", "d.id SORT", "d.ts FILTER"]
+    assert influences(query_frame("SELECT id AS name FROM input ORDER BY name", {"input": INPUT})) == []
+    hidden = "SELECT id AS name, max(id) AS m FROM input GROUP BY id HAVING name > 3"
+    assert influences(query_frame(hidden, {"input": INPUT})) == ["d.id GROUP_BY"]
+
+
+def test_a_place_after_a_star_groups_by_no_certain_column() -> None:
+    assert influences(query_frame("SELECT name, id FROM input GROUP BY 1, 2", {"input": INPUT})) == [
+        "d.id GROUP_BY",
+        "d.name GROUP_BY",
+    ]
+    assert influences(query_frame("SELECT *, id AS k FROM input GROUP BY 2", {"input": INPUT})) == []
+
+
+def test_columns_of_using_come_first_which_a_union_by_places_must_know() -> None:
+    towns = dataset_frame(E, {"city": "string", "id": "bigint"})
+    query = "SELECT * FROM towns JOIN input USING (id)"
+    views = {"towns": towns, "input": INPUT}
+    assert [each.name for each in query_frame(query, views).columns] == ["id", "city", "name", "ts"]
+    both = query_frame(" UNION ALL ".join(["SELECT 1 AS a, 2 AS b, 3 AS c, 4 AS d FROM input", query]), views)
+    assert made(both)["a"] == ["e.id IDENTITY"]
+
+
+def test_a_condition_that_is_too_deep_leaves_the_other_columns_known() -> None:
+    long = ["id > 1"] * 3000
+    assert query_frame(" AND ".join(["SELECT id FROM input WHERE id > 1", *long]), {"input": INPUT}) == Frame()
+    assert filtered_frame(" AND ".join(long), INPUT) == INPUT
 
 
 def test_types_are_known_where_columns_or_casts_say_them() -> None:
