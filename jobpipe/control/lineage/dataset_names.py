@@ -6,6 +6,7 @@ A name that is not certain is none: of a path in a default file system, for inst
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import socket
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import TypeGuard
 from urllib.parse import parse_qs, urlsplit
 
 from jobpipe.config import Config
-from jobpipe.pipelines.databases.database_api import split_name
 from jobpipe.pipelines.file.file_paths import is_uri, local_folder
 
 _PATTERN = re.compile(r"(?<!\\)[*?\[{]|\$\{")  # in a part of a path; ${...} is of each run
@@ -41,7 +41,9 @@ def topic_dataset(config: Config, topic: str) -> DatasetName:
     servers, slash, chroot = config.registry_connect.partition("/")
     if config.embedded:
         return DatasetName(f"jobpipe://{socket.gethostname().lower()}{config.home}{config.namespace}", topic)
-    return DatasetName(f"jobpipe://{min(servers.lower().split(','))}{slash}{chroot}{config.namespace}", topic)
+    return DatasetName(
+        f"jobpipe://{min(each.strip() for each in servers.lower().split(','))}{slash}{chroot}{config.namespace}", topic
+    )
 
 
 def file_dataset(path: str, *, is_pattern: bool = False) -> DatasetName | None:
@@ -54,16 +56,19 @@ def file_dataset(path: str, *, is_pattern: bool = False) -> DatasetName | None:
     path = _fixed(path, is_pattern=is_pattern)
     local = local_folder(path)
     if local is not None and local.is_absolute():
-        return DatasetName("file", os.path.normpath(local))
+        return DatasetName("file", _normal(str(local)))
     if not is_uri(path):
         return None
-    parts = urlsplit(path)
-    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
-    user, at, _ = parts.netloc.rpartition("@")
-    place = parts.netloc if scheme in ("abfss", "wasbs") else parts.netloc.removeprefix(user + at)
+    scheme, _, rest = path.partition(":")
+    scheme = _SCHEMES.get(scheme.lower(), scheme.lower())
+    if not rest.startswith("//"):
+        return None
+    server, _, key = rest[2:].partition("/")  # ? and # are of names, as Hadoop has it
+    user, at, place = server.rpartition("@")
     if not place or ":" in user:  # a password stands there
         return None
-    name = re.sub("/+", "/", parts.path).rstrip("/")
+    place = (user + at if scheme in ("abfss", "wasbs") else "") + place.lower()
+    name = posixpath.normpath("/" + key.lstrip("/")).rstrip("/")
     return DatasetName(f"{scheme}://{place}", (name.lstrip("/") if scheme in _OBJECTS else name) or "/")
 
 
@@ -85,12 +90,16 @@ def table_dataset(url: str, table: str, *, exact: bool) -> DatasetName | None:
         url: as of JDBC, or of sink jdbc-upsert.
         exact: the name is as in the database; else it stands in SQL, where PostgreSQL takes it in small letters.
     """
-    if not exact and _TABLE.fullmatch(table) is None:
-        return None
     url = url.removeprefix("jdbc:")
     kind, _, rest = url.partition(":")
+    names = table.split(".") if exact else _names(table, small=kind in ("postgresql", "postgres"))
+    if names is None:
+        return None
+    *schemas, name = names
     if kind == "sqlite":
-        return DatasetName(f"sqlite://{os.path.normpath(rest)}", _unquoted(table)) if rest.startswith("/") else None
+        file = rest.partition("?")[0]
+        schemas = [each for each in schemas if each.lower() != "main"]
+        return DatasetName(f"sqlite://{_normal(file)}", ".".join([*schemas, name])) if file.startswith("/") else None
     try:
         parts = urlsplit(url)
         host, port, database = parts.hostname, parts.port, parts.path.strip("/")
@@ -98,23 +107,37 @@ def table_dataset(url: str, table: str, *, exact: bool) -> DatasetName | None:
         return None
     if not host or not database or "," in parts.netloc:
         return None
-    schema, name = split_name(_unquoted(table))
     if kind in ("postgresql", "postgres"):
-        if not exact and '"' not in table:
-            schema, name = schema and schema.lower(), name.lower()
-        if schema is None:
+        if not schemas:
             given = parse_qs(parts.query)
             if "currentSchema" in given or "options" in given:
                 return None
-            schema = "public"
-        return DatasetName(f"postgres://{host}:{port or 5432}", f"{database}.{schema.rpartition('.')[2]}.{name}")
-    if kind in ("mysql", "mariadb"):
-        return DatasetName(f"mysql://{host}:{port or 3306}", f"{schema or database}.{name}")
+            schemas = ["public"]
+        return DatasetName(f"postgres://{host}:{port or 5432}", f"{database}.{schemas[-1]}.{name}")
+    if kind in ("mysql", "mariadb") and len(schemas) < 2:
+        return DatasetName(f"mysql://{host}:{port or 3306}", f"{[database, *schemas][-1]}.{name}")
     return None
 
 
-def _unquoted(table: str) -> str:
-    return re.sub(r'["`]|\s', "", table)
+def _names(table: str, *, small: bool) -> list[str] | None:
+    """Return the names of which that of a table is made, as the database has them; None of what is no such name.
+
+    Args:
+        small: the database takes names without quotes in small letters.
+    """
+    if _TABLE.fullmatch(table) is None:
+        return None
+    found = []
+    for each in re.findall(_PART, table):
+        name = each[1:-1] if each[0] in '"`' else each.lower() if small else each
+        if "." in name:
+            return None  # it would be taken for two
+        found.append(name)
+    return found
+
+
+def _normal(path: str) -> str:
+    return os.path.normpath("/" + path.lstrip("/"))
 
 
 def kafka_datasets(servers: str, topics: tuple[str, ...]) -> tuple[DatasetName, ...]:

@@ -45,6 +45,10 @@ def test_topics_of_two_homes_and_two_namespaces_are_not_the_same(tmp_path: Path)
         ("s3://bucket", ("s3://bucket", "/")),
         ("gs://bucket/a", ("gs://bucket", "a")),
         ("hdfs://name:8020/a/b", ("hdfs://name:8020", "/a/b")),
+        ("HDFS://Name:8020//a/./x/../b/", ("hdfs://name:8020", "/a/b")),
+        ("s3a://bucket/a#1?b", ("s3://bucket", "a#1?b")),
+        ("file:///data/a#1?b", ("file", "/data/a#1?b")),
+        ("//data/in", ("file", "/data/in")),
         ("abfss://box@account.dfs.core.windows.net/a", ("abfss://box@account.dfs.core.windows.net", "a")),
         ("/data/${run.lower}/x", ("file", "/data")),
         ("hdfs:///a/b", None),
@@ -70,7 +74,12 @@ def test_a_pattern_is_the_folder_below_which_it_matches() -> None:
         ("jdbc:postgresql://db/shop", "orders", ("postgres://db:5432", "shop.public.orders")),
         ("jdbc:postgresql://db:5433/shop?sslmode=require", "Sales.Orders", ("postgres://db:5433", "shop.sales.orders")),
         ("jdbc:postgresql://db/shop", '"Sales"."Orders"', ("postgres://db:5432", "shop.Sales.Orders")),
+        ("jdbc:postgresql://db/shop", 'Sales."My Orders"', ("postgres://db:5432", "shop.sales.My Orders")),
+        ("jdbc:postgresql://db/shop", '"MyOrders"', ("postgres://db:5432", "shop.public.MyOrders")),
+        ("jdbc:postgresql://db/shop", '"a.b"', None),
         ("jdbc:mysql://db/shop", "orders", ("mysql://db:3306", "shop.orders")),
+        ("jdbc:mysql://db/shop", "`my orders`", ("mysql://db:3306", "shop.my orders")),
+        ("jdbc:sqlite:/data/shop.db?mode=ro", "main.orders", ("sqlite:///data/shop.db", "orders")),
         ("jdbc:mariadb://db/shop", "other.orders", ("mysql://db:3306", "other.orders")),
         ("jdbc:sqlite:/data/shop.db", "orders", ("sqlite:///data/shop.db", "orders")),
         ("jdbc:postgresql://db/shop?currentSchema=x", "orders", None),
@@ -88,6 +97,8 @@ def test_tables_are_named_by_their_server(url: str, table: str, expected: tuple[
 def test_a_table_of_jdbc_upsert_is_named_as_in_the_database() -> None:
     found = table_dataset("postgresql://me@db/shop", "Sales.Orders", exact=True)
     assert found == DatasetName("postgres://db:5432", "shop.Sales.Orders")
+    found = table_dataset("postgresql://me@db/shop", "My Orders", exact=True)
+    assert found == table_dataset("jdbc:postgresql://db/shop", '"My Orders"', exact=False)
 
 
 def test_topics_of_kafka_are_named_by_their_first_server() -> None:
