@@ -84,7 +84,7 @@ class PipelineLineage:
         for node in self._graph.values():
             for topic in node.publishes:
                 self._publishers.setdefault(topic, []).append(node.name)
-        self._known: dict[str, Mapping[str, str | None] | None] = {}  # columns of topics; of one in progress None
+        self._known: dict[DatasetName, Mapping[str, str | None] | None] = {}  # of topics; of one in progress None
         self._depth = 0
 
     def job(self, name: str) -> JobLineage | None:
@@ -123,7 +123,7 @@ class PipelineLineage:
         if topics.names or topics.pattern is not None:
             for topic in self._topics_read(job, stage):
                 dataset = self._topic(stage, topic)
-                rows = dataset_frame(dataset, self._published(topic))
+                rows = dataset_frame(dataset, self._published(topic, dataset))
                 if getattr(stage.plugin.options, "includeMetadata", None):
                     rows = replace(rows, is_complete=False)
                 yield dataset, topic, rows
@@ -137,17 +137,17 @@ class PipelineLineage:
             return list(self._graph[job.name].reads)
         return [prefix + name for name in topics.names]
 
-    def _published(self, topic: str) -> Mapping[str, str | None] | None:
+    def _published(self, topic: str, dataset: DatasetName) -> Mapping[str, str | None] | None:
         """Return the columns of a topic, by the job of the file that publishes it; None: they are not known."""
-        if topic not in self._known:
-            self._known[topic] = None
+        if dataset not in self._known:
+            self._known[dataset] = None
             if self._depth < _MOST_JOBS:
                 self._depth += 1
-                self._known[topic] = self._columns_published(topic)
+                self._known[dataset] = self._columns_published(topic, dataset)
                 self._depth -= 1
-        return self._known[topic]
+        return self._known[dataset]
 
-    def _columns_published(self, topic: str) -> Mapping[str, str | None] | None:
+    def _columns_published(self, topic: str, dataset: DatasetName) -> Mapping[str, str | None] | None:
         publishers = self._publishers.get(topic, [])
         if len(publishers) != 1:
             return None
@@ -156,9 +156,9 @@ class PipelineLineage:
             return None
         rows = self._frame(job)
         if job.spec.publish is not None:
-            return dict(_columns(rows)) or None
+            return (dict(_columns(rows)) or None) if dataset == self._topic(None, topic) else None
         found = (each for stage in job.sinks for each in self._written(job, stage, rows))
-        return next((dict(each.columns) for each in found if each.topic == topic and each.columns), None)
+        return next((dict(each.columns) for each in found if each.dataset == dataset and each.columns), None)
 
     def _dead_letters(self, job: Job) -> str | None:
         dead = dead_letters_of(self._pipeline, job)

@@ -59,6 +59,9 @@ def test_a_job_that_says_another_registry_names_other_topics(tmp_path: Path) -> 
     assert named(described(tmp_path, "job", plain).inputs) == [(TOPICS, "orders")]
     other = {"job": {"source": {**source, "registerserver.topic.storage": "/other"}, "sink": CONSOLE}}
     assert named(described(tmp_path, "job", other).inputs) == [("jobpipe://zk1:2181/chroot/other", "orders")]
+    publish = {"publish": {"source": CSV, "sink": {"type": "jobpipe", "topic": "orders"}}}
+    assert described(tmp_path, "job", {**publish, **plain}).inputs[0].columns
+    assert not described(tmp_path, "job", {**publish, **other}).inputs[0].columns, "that is another topic"
 
 
 def test_tables_files_and_topics_of_kafka_are_named_as_others_name_them(tmp_path: Path) -> None:
