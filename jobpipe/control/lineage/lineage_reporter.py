@@ -198,13 +198,16 @@ class LineageReporter:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Find out where to go on; if events are missing in between, compare the runs themselves."""
+        """Find out where to go on; if events are missing in between, compare the runs themselves.
+
+        The same if the server's store is another one, such as an older copy: its events are not those that were read.
+        """
         last = self._outbox.last_event()
+        store = self._control.store
         kept = self._control.events(0, limit=1)
-        if last is not None and (not kept or kept[0].id <= last + 1):
+        if last is not None and last <= store.newest_event() and (not kept or kept[0].id <= last + 1):
             self._read = last
             return
-        store = self._control.store
         active: list[RunRow] = []
         with store.write():  # all of one moment
             newest = store.newest_event()

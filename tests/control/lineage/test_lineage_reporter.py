@@ -17,8 +17,9 @@ from jobpipe.control.lineage.lineage_reporter import LineageReporter
 from jobpipe.errors import StoreError
 from jobpipe.metrics.metric_samples import LineageSample, TopicsSnapshot
 from jobpipe.pipelines.model.job_states import ENDED, JobState
+from jobpipe_registry.memory import MemoryTree
 from tests.control.lineage.lineage_kit import Backend, ended, events_of, kinds, made_of, names
-from tests.control.world import NAME, World, job_of, status, wait
+from tests.control.world import NAME, Cluster, World, job_of, status, wait
 from tests.pipelines.waiting import eventually
 from tests.statuses import topic_status
 
@@ -181,6 +182,24 @@ def test_a_gap_in_the_servers_events_loses_no_end(world: World, file: Path, monk
         wait(server, JobState.RUNNING)
         with reporting(world, server):
             eventually(has(file, "START", "COMPLETE", "START"))
+
+
+def test_a_store_that_begins_from_nothing_is_followed_from_its_first_event(world: World, file: Path) -> None:
+    """Its events have smaller numbers than the last one that was read; runs that it does not know have ended."""
+    with closing(world.server()) as server, reporting(world, server):
+        server.submit(world.submission({"report": READS, "lost": job_of()}))
+        world.work(1).end("FINISHED", 0)
+        world.work(1, "lost")
+        eventually(has(file, "START", "COMPLETE"))
+        eventually(has(file, "START", job=f"{NAME}.lost"))
+    for each in (world.config.home / "server").glob("server.db*"):
+        each.unlink()
+    world.registry, world.cluster = MemoryTree(), Cluster()
+    with closing(world.server()) as server, reporting(world, server):
+        eventually(has(file, "START", "ABORT", job=f"{NAME}.lost"))
+        server.submit(world.submission({"report": READS}))
+        world.work(1)
+        eventually(has(file, "START", "COMPLETE", "START"))
 
 
 def test_a_stream_says_from_time_to_time_that_it_goes_on_and_what_it_has_done(
