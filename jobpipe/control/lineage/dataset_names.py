@@ -10,10 +10,12 @@ import posixpath
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeGuard
 from urllib.parse import parse_qs, urlsplit
 
 from jobpipe.config import Config
+from jobpipe.config.types.secrets import parse_secret
 from jobpipe.pipelines.file.file_paths import is_uri, local_folder
 
 _PATTERN = re.compile(r"(?<!\\)[*?\[{]|\$\{")  # in a part of a path; ${...} is of each run
@@ -147,5 +149,5 @@ def kafka_datasets(servers: str, topics: tuple[str, ...]) -> tuple[DatasetName, 
 
 
 def is_known(value: object) -> TypeGuard[str]:
-    """Whether an option says its value: it is no encrypted secret, and none that each run fills in."""
-    return isinstance(value, str) and "${" not in value and not value.startswith("enc:")
+    """Whether an option says its value: it is no reference to a secret, and none that each run fills in."""
+    return isinstance(value, str) and "${" not in value and parse_secret(value, Path("/")) is None

@@ -203,9 +203,10 @@ class PipelineLineage:
         rows = rows.only(names) if names else rows
         declared = self._declared(stage)
         if declared is not None:
-            rows = rows.only(list(declared)).with_columns(
+            columns = tuple(
                 replace(rows.find(name) or FrameColumn(name), name=name, type=kind) for name, kind in declared.items()
             )
+            rows = Frame(columns, is_complete=True, influences=rows.influences)
         for name in stage.plugin.topics().names:
             topic = self._pipeline.spec.topic_prefix + name
             yield self._output(self._topic(stage, topic), topic, rows)
@@ -281,7 +282,7 @@ def _kafka(given: Mapping[str, Any]) -> tuple[DatasetName, ...]:
     if not is_known(servers):
         return ()
     if is_known(named):
-        return kafka_datasets(servers, tuple(each.strip() for each in named.split(",")))
+        return kafka_datasets(servers, tuple(topic for each in named.split(",") if (topic := each.strip())))
     try:
         assigned = json.loads(given.get("assign", "{}"))
     except (TypeError, ValueError):

@@ -108,6 +108,8 @@ def test_topics_of_kafka_are_named_by_their_first_server() -> None:
 
 def test_what_is_secret_or_of_each_run_is_not_known() -> None:
     assert is_known("jdbc:mysql://db/shop")
-    assert not is_known("enc:gAAAAA")
+    assert not is_known("enc:" + "A" * 60)
+    assert not is_known("env:KAFKA_SERVERS")
+    assert not is_known("file:servers.txt")
     assert not is_known("orders_${run.lower}")
     assert not is_known(3)

@@ -94,6 +94,22 @@ def test_tables_files_and_topics_of_kafka_are_named_as_others_name_them(tmp_path
     assert (none.inputs, none.outputs) == ((), ())
 
 
+def test_what_a_secret_names_has_no_name(tmp_path: Path) -> None:
+    def read(servers: str) -> list[tuple[str, str]]:
+        kafka = {"type": "kafka", "options": {"kafka.bootstrap.servers": servers, "subscribe": "a,"}}
+        return named(described(tmp_path, "job", {"job": {"source": kafka, "sink": CONSOLE}}).inputs)
+
+    assert read("k:9092") == [("kafka://k:9092", "a")]
+    assert read("env:SERVERS") == []
+
+
+def test_a_topic_has_its_columns_in_the_order_of_its_schema(tmp_path: Path) -> None:
+    sink = {"type": "jobpipe", "topic": "out", "schema": "name STRING, id INT"}
+    (found,) = described(tmp_path, "job", {"job": {"source": CSV, "sink": sink}}).outputs
+    assert found.columns == (("name", "string"), ("id", "int"))
+    assert made(found) == {"name": ["name IDENTITY"], "id": ["id IDENTITY"]}
+
+
 def test_a_stream_that_ends_by_itself_is_a_batch(tmp_path: Path) -> None:
     jobs = {
         "on": {"source": CSV, "sink": CONSOLE},
