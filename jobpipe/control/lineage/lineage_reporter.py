@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from openlineage.client.event_v2 import RunState
 
@@ -36,6 +36,21 @@ _ENDS = {
     JobState.CANCELED: RunState.ABORT,
 }
 _Job = tuple[str, float, int, str]  # pipeline, when its first file was submitted, version, job
+
+
+@dataclass(frozen=True)
+class _Missed:
+    """How runs stood at a start before which events are missing.
+
+    Attributes:
+        newest: the last event of then.
+        known: runs that were told to begin, and not to end, as they stood; None: there was no such run.
+        active: runs that worked.
+    """
+
+    newest: int
+    known: Sequence[tuple[OpenRun, RunRow | None]]
+    active: Sequence[RunRow]
 
 
 class LineageReporter:
@@ -72,6 +87,7 @@ class LineageReporter:
         self._clock = clock
         self._closed = threading.Event()
         self._read = 0  # the last event that was read
+        self._missed: _Missed | None = None  # what is to be told before the next event
         self._described: OrderedDict[_Job, JobLineage | None] = OrderedDict()
         self._loaded: tuple[_Job, PipelineLineage] | None = None  # the newest one
         self._snapshot = TopicsSnapshot({}, 0.0)  # asked for before each change, which it would hold up
@@ -120,6 +136,10 @@ class LineageReporter:
     def _loop(self) -> None:
         while not self._closed.is_set():
             try:
+                if self._missed is not None:
+                    self._tell_missed(self._missed)
+                    self._missed = None
+                    self._sender.wake()
                 for event in self._control.events(self._read, wait=POLL_SECONDS, limit=100):
                     self._take(event)
                 self._tell_running()
@@ -198,7 +218,7 @@ class LineageReporter:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Find out where to go on; if events are missing in between, compare the runs themselves.
+        """Find out where to go on; if events are missing in between, the runs themselves are to be compared.
 
         The same if the server's store is another one, such as an older copy: its events are not those that were read.
         """
@@ -210,7 +230,7 @@ class LineageReporter:
             return
         active: list[RunRow] = []
         with store.write():  # all of one moment
-            newest = store.newest_event()
+            self._read = store.newest_event()
             known = [(each, store.run(each.run)) for each in self._outbox.open_runs()]
             for pipeline, name in store.active_jobs():
                 job = store.job(pipeline, name)
@@ -218,20 +238,23 @@ class LineageReporter:
                 works = row is not None and row.state not in (JobState.SUBMITTED, JobState.LOST, *_ENDS)
                 if row is not None and works and row.attempts > row.before:
                     active.append(row)
+        self._missed = _Missed(self._read, known, active)
+
+    def _tell_missed(self, missed: _Missed) -> None:
+        """Tell which runs have ended, and which have begun; files are loaded for it, so nothing may wait for this."""
         self._snapshot = self._control.topics_snapshot()
         with self._outbox.write():
-            for run, row in known:
+            for run, row in missed.known:
                 if row is None:
                     self._end(run, RunState.ABORT, self._clock())
                 elif row.is_over:
                     state = _ENDS[row.state]
                     ended = self._clock() if row.ended is None else row.ended
                     self._end(run, state, ended, row.detail if state is RunState.FAIL else "")
-            for row in active:
+            for row in missed.active:
                 if self._outbox.open_run(row.id) is None:
                     self._begin(row, row.pipeline, row.job, row.id, row.began)
-            self._outbox.note_event(newest)
-        self._read = newest
+            self._outbox.note_event(missed.newest)
 
     def _begin(self, row: RunRow | None, pipeline: str, job: str, run: str, at: float) -> OpenRun:
         version = self._version(pipeline, run)

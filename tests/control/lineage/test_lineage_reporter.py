@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from jobpipe.control.control_server import ControlServer
+from jobpipe.control.control_service import Submission
 from jobpipe.control.lineage import lineage_reporter
 from jobpipe.control.lineage.lineage_reporter import LineageReporter
 from jobpipe.errors import StoreError
 from jobpipe.metrics.metric_samples import LineageSample, TopicsSnapshot
 from jobpipe.pipelines.model.job_states import ENDED, JobState
+from jobpipe.pipelines.model.pipeline import Pipeline
 from jobpipe_registry.memory import MemoryTree
 from tests.control.lineage.lineage_kit import Backend, ended, events_of, kinds, made_of, names
 from tests.control.world import NAME, Cluster, World, job_of, status, wait
@@ -164,6 +167,27 @@ def test_runs_of_the_first_start_are_told_and_what_was_before_is_not(world: Worl
             worker.end("FINISHED", 0)
             eventually(has(file, "START", "COMPLETE"))
     assert {each["job"]["name"] for each in events_of(file)} == {REPORT}
+
+
+def test_files_that_are_slow_to_load_hold_up_no_start(
+    world: World, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(world.server()) as server:
+        server.submit(world.submission({"report": READS}))
+        world.work(1)
+        wait(server, JobState.RUNNING)
+        load, has_started, waited = ControlServer.load, threading.Event(), []
+
+        def slow(self: ControlServer, submission: Submission) -> Pipeline:
+            waited.append(has_started.wait(5.0))
+            return load(self, submission)
+
+        monkeypatch.setattr(ControlServer, "load", slow)
+        with reporting(world, server):
+            has_started.set()
+            eventually(has(file, "START"))
+    assert waited == [True]
+    assert events_of(file)[0]["inputs"]
 
 
 def test_a_gap_in_the_servers_events_loses_no_end(world: World, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
