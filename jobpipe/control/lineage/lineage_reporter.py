@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openlineage.client.event_v2 import RunState
@@ -245,16 +246,33 @@ class LineageReporter:
         self._snapshot = self._control.topics_snapshot()
         with self._outbox.write():
             for run, row in missed.known:
-                if row is None:
-                    self._end(run, RunState.ABORT, self._clock())
-                elif row.is_over:
-                    state = _ENDS[row.state]
-                    ended = self._clock() if row.ended is None else row.ended
-                    self._end(run, state, ended, row.detail if state is RunState.FAIL else "")
+                with self._dropping(run.run):
+                    self._end_missed(run, row)
             for row in missed.active:
                 if self._outbox.open_run(row.id) is None:
-                    self._begin(row, row.pipeline, row.job, row.id, row.began)
+                    with self._dropping(row.id):
+                        self._begin(row, row.pipeline, row.job, row.id, row.began)
             self._outbox.note_event(missed.newest)
+
+    def _end_missed(self, run: OpenRun, row: RunRow | None) -> None:
+        if row is None:
+            self._end(run, RunState.ABORT, self._clock())
+        elif row.is_over:
+            state = _ENDS[row.state]
+            ended = self._clock() if row.ended is None else row.ended
+            self._end(run, state, ended, row.detail if state is RunState.FAIL else "")
+
+    @contextlib.contextmanager
+    def _dropping(self, run: str) -> Iterator[None]:
+        """Leave out what cannot be told of one run, so that it holds up no other one."""
+        try:
+            yield
+        except StoreError:
+            raise  # the next round tells all of it
+        except Exception:
+            log.exception("no lineage of run %s", run)
+            self._outbox.remove_run(run)
+            self._note_dropped(1, "it could not be made")
 
     def _begin(self, row: RunRow | None, pipeline: str, job: str, run: str, at: float) -> OpenRun:
         version = self._version(pipeline, run)

@@ -226,6 +226,27 @@ def test_a_store_that_begins_from_nothing_is_followed_from_its_first_event(world
         eventually(has(file, "START", "COMPLETE", "START"))
 
 
+def test_a_run_of_the_first_start_that_cannot_be_told_holds_up_no_other_one(
+    world: World, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lineage_reporter.run_event
+
+    def event(state: Any, run: Any, *about: Any, **more: Any) -> str:
+        if run.job == "other":
+            raise RuntimeError("it is broken")
+        return made(state, run, *about, **more)
+
+    monkeypatch.setattr(lineage_reporter, "run_event", event)
+    with closing(world.server()) as server:
+        server.submit(world.submission({"report": READS, "other": job_of()}))
+        for job in ("report", "other"):
+            world.work(1, job)
+            wait(server, JobState.RUNNING, job)
+        with reporting(world, server) as reporter:
+            eventually(has(file, "START"))
+            assert reporter.sample().dropped == 1
+
+
 def test_a_stream_says_from_time_to_time_that_it_goes_on_and_what_it_has_done(
     world: World, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
