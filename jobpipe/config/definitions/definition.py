@@ -13,6 +13,8 @@ from jobpipe.errors import ConfigError
 
 HIDDEN = "***"
 _SECRET = re.compile(r"pas|psw|pwd|secret|token|auth|cred|key", re.IGNORECASE)
+_URL_USER = re.compile(r"(?<=://)\S*(?=@)")  # up to the last @, since a password may have any character
+_URL_QUERY = re.compile(r"(://[^?\s]*\?).*", re.DOTALL)
 _SHOWN = 200  # characters of a wrong value that a message repeats
 
 
@@ -158,10 +160,17 @@ class ConfigProblem:
 
 
 def masked_repr(raw: object, about: Key | None = None) -> str:
-    """Return a wrong value for a message: short, on one line, hidden if the key is secret."""
+    """Return a wrong value for a message: short, on one line, hidden if the key is secret.
+
+    Of a URL, user and query are hidden: they may be secrets.
+
+    >>> masked_repr("https://ann:secret@host/path?key=secret")
+    'https://***@host/path?***'
+    """
     if about is not None and about.secret:
         return HIDDEN
     text = "null" if raw is None else str(raw).lower() if isinstance(raw, bool) else str(raw)
+    text = _URL_QUERY.sub(rf"\1{HIDDEN}", _URL_USER.sub(HIDDEN, text))
     text = text if text.isprintable() and text.strip() == text != "" else repr(text)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 

@@ -143,6 +143,18 @@ def test_a_literal_secret_is_refused_and_not_repeated(about: object, source: str
     assert about.name in told
 
 
+@pytest.mark.parametrize(
+    "url", [f"https://ann:{CANARY}@host/x", f"https://host/x?k={CANARY}", f"https://a:?{CANARY}@h"]
+)
+def test_a_url_that_is_refused_is_shown_without_its_secrets(url: str) -> None:
+    """A key of a backend that was put into its address, for instance."""
+    with pytest.raises(ConfigError) as caught:
+        load(overrides={"jobpipe.server.lineage.url": url}, environ={})
+    told = str(caught.value) + repr(caught.value.fields)
+    assert CANARY not in told
+    assert "***" in told
+
+
 BESIDE = {  # what a secret alone would contradict
     "jobpipe.registerserver.sasl.password": {
         "registerserver.connect": "zk:2181",
