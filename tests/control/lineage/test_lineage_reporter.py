@@ -360,3 +360,20 @@ def test_a_backend_that_hangs_holds_up_neither_jobs_nor_the_end_of_the_server(wo
             assert [backend.next()["eventType"] for _ in range(2)] == ["START", "COMPLETE"]
     finally:
         backend.close()
+
+
+def test_a_pipeline_that_is_submitted_with_another_file_tells_what_its_runs_read_and_write_then(
+    world: World, file: Path
+) -> None:
+    """The run that follows the file of before ends by it, and the next one begins by the new one."""
+    with closing(world.server()) as server, reporting(world, server):
+        server.submit(world.submission({"report": READS}))
+        worker = world.work(1)
+        eventually(has(file, "START"))
+        server.submit(world.submission({"report": {**READS, "sink": {"type": "jobpipe", "topic": "more"}}}))
+        wait(server, JobState.STOPPING)
+        worker.end("STOPPED", 0)
+        world.work(2)
+        eventually(has(file, "START", "ABORT", "START"))
+    assert [each["outputs"][0]["name"] for each in events_of(file)] == ["orders", "orders", "more"]
+    assert len({each["run"]["runId"] for each in events_of(file)}) == 2
