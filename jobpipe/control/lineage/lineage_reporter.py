@@ -314,7 +314,8 @@ class LineageReporter:
         self._outbox.put_run(replace(run, told=at))
 
     def _tell_running(self) -> None:
-        """Say of each run that goes on that it does, from time to time."""
+        """Say of each run that goes on that it does, from time to time; topics are asked for once."""
+        is_asked = False
         for run in self._outbox.open_runs():
             now = self._clock()
             if 0.0 <= now - run.told < self._running_seconds:
@@ -322,7 +323,8 @@ class LineageReporter:
             row = self._control.store.run(run.run)
             if row is None or row.is_over or row.state is JobState.LOST:
                 continue  # its end comes; or whether it goes on is not known
-            self._snapshot = self._control.topics_snapshot()
+            if not is_asked:
+                self._snapshot, is_asked = self._control.topics_snapshot(), True  # it may take seconds
             try:
                 with self._outbox.write():
                     self._tell(run, RunState.RUNNING, now)

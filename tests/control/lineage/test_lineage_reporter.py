@@ -266,6 +266,32 @@ def test_a_stream_says_from_time_to_time_that_it_goes_on_and_what_it_has_done(
         assert done()[1]["size"] == 30
 
 
+def test_topics_that_do_not_answer_are_asked_for_once_for_all_runs_that_go_on(
+    world: World, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question may take seconds, in which no other event is told."""
+    jobs = ("one", "two", "three")
+    asked: list[float] = []
+    now = [1.8e9]
+
+    def snapshot(self: ControlServer) -> TopicsSnapshot:
+        asked.append(now[0])
+        return TopicsSnapshot({}, 0.0)
+
+    with closing(world.server()) as server:
+        server.submit(world.submission({job: job_of() for job in jobs}))
+        for job in jobs:
+            world.work(1, job)
+            wait(server, JobState.RUNNING, job)
+        with reporting(world, server, clock=lambda: now[0]):
+            eventually(lambda: all("START" in kinds(events_of(file), f"{NAME}.{job}") for job in jobs))
+            eventually(lambda: all("RUNNING" in kinds(events_of(file), f"{NAME}.{job}") for job in jobs))
+            monkeypatch.setattr(ControlServer, "topics_snapshot", snapshot)
+            now[0] += 1e6
+            eventually(lambda: all(kinds(events_of(file), f"{NAME}.{job}").count("RUNNING") == 2 for job in jobs))
+    assert asked == [1.8e9 + 1e6]
+
+
 def test_a_topic_that_was_not_seen_before_has_no_statistics_unless_it_is_new(
     world: World, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
