@@ -141,7 +141,10 @@ class LineageReporter:
                     self._tell_missed(self._missed)
                     self._missed = None
                     self._sender.wake()
-                for event in self._control.events(self._read, wait=POLL_SECONDS, limit=100):
+                events = self._control.events(self._read, wait=POLL_SECONDS, limit=100)
+                if any(each.what == "state" and each.state in (JobState.RUNNING, *_ENDS) for each in events):
+                    self._snapshot = self._control.topics_snapshot()  # once for all: it may take seconds
+                for event in events:
                     self._take(event)
                 self._tell_running()
             except StoreError as error:
@@ -153,8 +156,6 @@ class LineageReporter:
 
     def _take(self, event: Event) -> None:
         """Turn an event into lineage, and note that it was; one that cannot be is left out."""
-        if event.what == "state" and event.state in (JobState.RUNNING, *_ENDS):
-            self._snapshot = self._control.topics_snapshot()
         try:
             with self._outbox.write():
                 self._handle(event)

@@ -292,6 +292,26 @@ def test_topics_that_do_not_answer_are_asked_for_once_for_all_runs_that_go_on(
     assert asked == [1.8e9 + 1e6]
 
 
+def test_topics_are_asked_for_once_for_many_events(world: World, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def snapshot(self: ControlServer) -> TopicsSnapshot:
+        asked.append(True)
+        return TopicsSnapshot({}, 0.0)
+
+    with closing(world.server()) as server:
+        with reporting(world, server):
+            server.submit(world.submission({job: job_of() for job in ("one", "two", "three")}))
+        for job in ("one", "two", "three"):
+            world.work(1, job).end("FINISHED", 0)
+            wait(server, JobState.FINISHED, job)
+        monkeypatch.setattr(ControlServer, "topics_snapshot", snapshot)
+        with reporting(world, server):
+            for job in ("one", "two", "three"):
+                eventually(has(file, "START", "COMPLETE", job=f"{NAME}.{job}"))
+    assert asked == [True]
+
+
 def test_a_topic_that_was_not_seen_before_has_no_statistics_unless_it_is_new(
     world: World, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
