@@ -9,23 +9,27 @@ publisher that asks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
 from jobpipe.config import Config
 from jobpipe.coordinator.background_tasks import BackgroundTasks
+from jobpipe.coordinator.data.count_pipe import Line
 from jobpipe.coordinator.data.data_process_handle import DataProcessHandle
 from jobpipe.coordinator.registration.claimed_epoch_check import ClaimedEpochCheck
 from jobpipe.coordinator.registration.host_servers import HostServers
 from jobpipe.coordinator.registration.topic_registration import TopicRegistration
 from jobpipe.coordinator.topic.served_topic import ServedTopic
+from jobpipe.coordinator.topic_counts import TopicCounts
 from jobpipe.coordinator.topic_liveness import ParentWatch, WatchedParent
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, TopicNotFound, TopicOwned
 from jobpipe.net.address import Endpoint
@@ -42,6 +46,7 @@ TICK_SECONDS = 0.2  # acknowledgements reach the disk so often, if all topics fi
 LOOK_EVERY = 5  # ticks between two looks at the parent
 RETAIN_SECONDS = 0.9  # between two looks at a topic's retention, if there are few topics
 RETAINS_A_TICK = 10  # topics: retention asks a log for much, so 500 topics have theirs every 10 s
+LINE_SECONDS = 10.0  # that a line of the data process waits for the loop
 CLOSE_SECONDS = 5.0  # that the log's thread has for what it was told before; a newcomer waits 15 s for a hand-over
 TICKS_AT_ONCE = 2  # the threads of more logs would take the interpreter from each other, at many times the cost
 SLOW_SECONDS = 0.02  # a tick that takes longer holds up no other
@@ -97,7 +102,16 @@ class Coordinator:
         def on_lost(topic: str) -> None:
             loop.call_soon_threadsafe(self._spawn_lost, topic)
 
+        def on_line(line: Line) -> None:
+            with contextlib.suppress(RuntimeError, CancelledError, TimeoutError):  # the loop has ended, or is slow
+                asyncio.run_coroutine_threadsafe(self._take_line(line), loop).result(LINE_SECONDS)  # one at a time
+
         handler.on_lost = on_lost
+        self._counts = TopicCounts(self.topics)
+        data.on_line = on_line
+
+    async def _take_line(self, line: Line) -> None:
+        self._counts.take(line)
 
     @property
     def data_endpoint(self) -> Endpoint:
@@ -430,6 +444,8 @@ class Coordinator:
         """Tell whether everybody has read all; no while that cannot be known now."""
         if topic in self._ticks:
             return False  # its disk is slow; questions would pile up
+        if self._data.alive and topic.store.ledger.is_waiting:
+            return False  # what was read last is judged in some seconds
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return not await topic.lagging()
@@ -444,6 +460,7 @@ class Coordinator:
         self.finished.set()  # nothing is opened any more
         if self._drops:
             await asyncio.wait(self._drops.values(), timeout=CLOSE_SECONDS)
+        await self._counts.close()
         await self._background.end()
         await asyncio.gather(*(self._drop(topic, withdraw=False) for topic in list(self.topics.values())))
         await self.host_servers.close()

@@ -32,7 +32,7 @@ END_SECONDS = 2.0  # for one that closed its standard output to end
 
 
 def start_program(
-    module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path
+    module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path, keep_stdout: bool = False
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start ``python -m module``, give it ``order`` and return it with its ready answer.
 
@@ -41,6 +41,7 @@ def start_program(
     Args:
         keep_stdin: leave its standard input open, so that it sees our end.
         log_file: where its standard error goes; it is kept small.
+        keep_stdout: leave its standard output open: it has more to say.
 
     Raises:
         ConfigError: the log file, or a folder it lies in, is not this user's own.
@@ -49,7 +50,9 @@ def start_program(
     """
     for attempt in range(1, START_TRIES + 1):
         try:
-            return _start_once(module, order, timeout=timeout, keep_stdin=keep_stdin, log_file=log_file)
+            return _start_once(
+                module, order, timeout=timeout, keep_stdin=keep_stdin, log_file=log_file, keep_stdout=keep_stdout
+            )
         except WaitTimeout as error:
             if not error.fields["killed"] or attempt == START_TRIES:
                 raise
@@ -58,7 +61,7 @@ def start_program(
 
 
 def _start_once(
-    module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path
+    module: str, order: dict[str, Any], *, timeout: float, keep_stdin: bool, log_file: Path, keep_stdout: bool = False
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for folder in (log_file.parent.parent, log_file.parent):  # the home, and its logs: others could exchange the file
@@ -118,7 +121,8 @@ def _start_once(
         process.wait(timeout)
         _close_pipes(process)
         raise from_fault(*answer["fault"])
-    _close(process.stdout)
+    if not keep_stdout:
+        _close(process.stdout)
     if not keep_stdin:
         _close(process.stdin)
     return process, answer["ready"]

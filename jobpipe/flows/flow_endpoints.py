@@ -19,11 +19,11 @@ from jobpipe.flows.flow_schema import input_schema
 from jobpipe.flows.flow_settings import FlowOptions
 from jobpipe.flows.flow_task import TaskOrder
 from jobpipe.flows.part_committer import PART_BYTES, PublishedTopic
-from jobpipe.operations.flow_operations import PARTITIONER, BeginFlowRequest, CursorsRequest, HaltRequest
+from jobpipe.operations.flow_operations import PARTITIONER, BeginFlowRequest, CursorObject, CursorsRequest, HaltRequest
 from jobpipe.operations.publisher_operations import Schema
 from jobpipe.operations.range_messages import News
 from jobpipe.operations.reader_operations import Bounds, BoundsRequest, SchemaRequest
-from jobpipe.operations.subscriber_operations import AckRequest, FirstRequest, PlanRequest, PollRequest
+from jobpipe.operations.subscriber_operations import AckRequest, CursorCount, FirstRequest, PlanRequest, PollRequest
 from jobpipe.publishing.topic_publisher import Publisher
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.flow_cursors import Cursor, FlowKey
@@ -114,7 +114,7 @@ class FlowEndpoints:
         else:
             reply = self.publisher.ask(asked)
         self.full = reply.full
-        return [Cursor(each.partition, each.claim, each.position) for each in reply.cursors]
+        return list(map(_cursor, reply.cursors))
 
     def _learn_schema(self) -> pa.Schema | None:
         """Return the schema in which the function gets its batches; None while the source has none."""
@@ -188,7 +188,7 @@ class FlowEndpoints:
                 )
             )
         self._begun_at = instance
-        self._note([Cursor(each.partition, each.claim, each.position) for each in reply.cursors])
+        self._note(list(map(_cursor, reply.cursors)))
 
     def _note(self, cursors: list[Cursor]) -> None:
         with self._lock:
@@ -283,7 +283,13 @@ class FlowEndpoints:
     def acknowledge(self, cursors: Sequence[Cursor]) -> Position:
         """Acknowledge to the source what every partition has done."""
         at = self._low(cursors)
-        self.follower.call(lambda grant: AckRequest(grant, at), timeout=CALL_SECONDS, wait=False)
+        counts = tuple(
+            CursorCount(each.partition, each.claim, each.position, each.rows)
+            for each in cursors
+            if each.rows is not None
+        )
+        counts = counts if len(counts) == len(cursors) else ()
+        self.follower.call(lambda grant: AckRequest(grant, at, cursors=counts), timeout=CALL_SECONDS, wait=False)
         with self._lock:
             self._start = at
         return at
@@ -315,3 +321,7 @@ class FlowEndpoints:
         finally:
             self.follower.close()
             self._locator.close()
+
+
+def _cursor(found: CursorObject) -> Cursor:
+    return Cursor(found.partition, found.claim, found.position, found.rows)

@@ -141,15 +141,16 @@ def _run(
             if isinstance(item, Repartitioned):
                 sealer.flush()
                 return TaskEnd(partitions=item.partitions)
-            rows = []
+            rows, read = [], 0
             if item.fetched is not None:
+                read = item.fetched.batch.num_rows
                 context = context_of(key.topic, key.log, item.fetched, item.index, made)
                 try:
                     rows = call(function, fitter.fitted(item.fetched), context, schema)
                 except (FlowFailed, SchemaMismatch, UnsupportedType) as error:
                     sealer.flush()
                     return TaskEnd(error=error, partition=item.partition, at=item.to)
-            sealer.done(item.partition, item.to, rows)
+            sealer.done(item.partition, item.to, rows, read)
     sealer.flush()
     return TaskEnd()
 

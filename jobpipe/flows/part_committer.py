@@ -69,11 +69,15 @@ class PublishedTopic:
 
 @dataclass
 class _FinishedCall:
-    """What the function returned for some record batches, to be sealed together; ``to`` is the place after them."""
+    """What the function returned for some record batches, to be sealed together; ``to`` is the place after them.
+
+    ``read``: rows that it was given for it.
+    """
 
     to: Position
     rows: list[pa.RecordBatch]
     size: int
+    read: int
 
 
 @dataclass
@@ -97,7 +101,7 @@ class _Partition:
         """Note what the function has done; it joins what waits already, up to so many bytes."""
         last = self.waiting[-1] if self.waiting else None
         if last is not None and last.size + done.size <= limit:
-            last.to, last.size = done.to, last.size + done.size
+            last.to, last.size, last.read = done.to, last.size + done.size, last.read + done.read
             last.rows += done.rows
         else:
             self.waiting.append(done)
@@ -118,6 +122,7 @@ class _Taken:
     start: Position
     to: Position
     rows: list[pa.RecordBatch]
+    read: int
 
 
 class PartCommitter:
@@ -170,8 +175,14 @@ class PartCommitter:
         self._thread.start()
         return {partition: known.at for partition, known in self._partitions.items()}
 
-    def done(self, partition: int, to: Position, rows: list[pa.RecordBatch]) -> None:
+    def done(self, partition: int, to: Position, rows: list[pa.RecordBatch], read: int) -> None:
         """Note that the function has done what lies before ``to``; wait while too much is to be sealed.
+
+        Args:
+            partition: of the source.
+            to: the place after what the function was given.
+            rows: what it returned.
+            read: how many rows it was given.
 
         Raises:
             ClaimLost: another task has the partition.
@@ -183,7 +194,7 @@ class PartCommitter:
             self._raise_failure()
             known = self._partitions[partition]
             is_first = known.at == known.to
-            known.add(_FinishedCall(to, list(rows), size), self._part_bytes)
+            known.add(_FinishedCall(to, list(rows), size, read), self._part_bytes)
             self._held += size
             if rows or is_first or self._hurries:  # else the thread moves the cursor when that is due
                 self._changed.notify_all()
@@ -255,7 +266,7 @@ class PartCommitter:
         taken: list[_Taken] = []
         for number, each in due[:MAX_PARTS]:
             done = each.waiting.popleft()
-            taken.append(_Taken(number, each.claim, each.at, done.to, done.rows))
+            taken.append(_Taken(number, each.claim, each.at, done.to, done.rows, done.read))
         return taken
 
     def _seal(self, taken: list[_Taken]) -> None:
@@ -273,7 +284,7 @@ class PartCommitter:
         for each in taken:
             write_id, written = self._written(each)
             size += sum(len(info.data) for info in written if info.data is not None)
-            parts.append(PartSeal(each.partition, each.claim, each.start, each.to, write_id, len(written)))
+            parts.append(PartSeal(each.partition, each.claim, each.start, each.to, write_id, len(written), each.read))
             segments += written
             if size > REQUEST_BYTES:
                 break

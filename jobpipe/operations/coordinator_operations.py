@@ -49,6 +49,7 @@ CONTROL = table(
     Operation(flow_operations.AdmitPartRequest, _PUBLISHER),
     Operation(flow_operations.SealPartsRequest, _PUBLISHER | _READER),
     Operation(status_operations.StatusRequest, EVERYBODY, expensive=True),
+    Operation(status_operations.LedgerRequest, EVERYBODY, expensive=True),
     Operation(admin_operations.HandoverRequest, _ADMIN, audited=True),
     Operation(admin_operations.SeekRequest, _ADMIN, audited=True),
     Operation(admin_operations.DropRequest, _ADMIN, audited=True),

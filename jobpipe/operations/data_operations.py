@@ -8,24 +8,33 @@ from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
 from jobpipe.net.servers.access_list import PUBLISH, READ
-from jobpipe.operations.messages.checked_values import Integer, PackedChunks, Text
+from jobpipe.operations.messages.checked_values import Integer, Items, PackedChunks, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
     At,
     Count,
+    EmptyReply,
     EndpointText,
     Fields,
     FileName,
     Flag,
     FreeText,
+    Name,
     Nested,
     RequestFor,
     Secret,
+    SlotId,
     message,
 )
 from jobpipe.operations.messages.operation import EVERYBODY, Operation, table
 from jobpipe.store.spool.segment_index import Chunk
+
+MAX_COUNTED = 2**40
+"""Rows that one task reads at once."""
+
+MAX_PIECES = 1_000
+"""Of a range that one task reads."""
 
 
 @message
@@ -123,13 +132,56 @@ class FetchReply(Fields):
 
 
 @message
+class CountedPart(Fields):
+    """What a count will be of: the ``number``-th part of one reading of a range, under a subscription's name."""
+
+    name: Name
+    start: At
+    end: At
+    reading: SlotId
+    number: Annotated[int, Integer(0, MAX_PARTITION)]
+
+
+@message
 class FetchRequest(RequestFor[FetchReply], op="fetch"):
-    """Stream a partition's part of a range; ``skip`` record batches of it were read before."""
+    """Stream a partition's part of a range; ``skip`` record batches of it were read before.
+
+    ``counts``: the reader reports how many rows it was, by ``count``, unless its link breaks.
+    """
 
     start: At
     end: At
     partition: Annotated[int, Integer(0, MAX_PARTITION)]
     skip: Count = 0
+    counts: Annotated[CountedPart | None, Nested(CountedPart), OMITTED] = None
+
+
+@message
+class PieceCount(Fields):
+    """How many rows a task has read of a piece of a range: the ``number``-th one of the reading, of one partition."""
+
+    number: Annotated[int, Integer(0, MAX_PARTITION)]
+    partition: Annotated[int, Integer(0, MAX_PARTITION)]
+    rows: Annotated[int, Integer(0, MAX_COUNTED)]
+
+
+@message
+class CountRequest(RequestFor[EmptyReply], op="count"):
+    """Report how many rows a task has read, for the ledger, once it has read its share to the end.
+
+    Attributes:
+        name: the subscription's.
+        start, end: the range of the micro-batch in this topic; what is acknowledged is made of such ranges.
+        reading: one reading of that range, of which all pieces together are all of it: tasks that are tried again
+            have the same.
+        pieces: of this task.
+    """
+
+    name: Name
+    start: At
+    end: At
+    reading: SlotId
+    pieces: Annotated[tuple[PieceCount, ...], Items(Nested(PieceCount), MAX_PIECES)]
 
 
 @message
@@ -167,6 +219,7 @@ class ServedRequest(RequestFor[ServedReply], op="served"):
 
 DATA = table(
     Operation(FetchRequest, EVERYBODY, READ),
+    Operation(CountRequest, frozenset({"reader"}), READ),
     Operation(PutRequest, frozenset({"publisher"}), PUBLISH),
     Operation(ServedRequest, EVERYBODY),
 )

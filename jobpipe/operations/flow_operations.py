@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from jobpipe.errors import RemoteProtocolError
-from jobpipe.operations.data_operations import HeldPart, fill_held
+from jobpipe.operations.data_operations import MAX_COUNTED, HeldPart, fill_held
 from jobpipe.operations.messages.checked_values import Boolean, Integer, Items, Text
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
@@ -56,12 +56,14 @@ Partitions = Annotated[int, Integer(1, MAX_PARALLELISM)]
 class CursorObject(Fields):
     """A cursor: the partition of the source, the claim that may move it, and where it is.
 
-    The ``r`` of the position counts the record batches of this partition in batch ``n``.
+    The ``r`` of the position counts the record batches of this partition in batch ``n``. ``rows``: those that
+    the function was given since it is counted; None where that is not known.
     """
 
     partition: Partition
     claim: Count
     position: At
+    rows: Annotated[int | None, Integer(), OMITTED] = None
 
 
 @message
@@ -253,6 +255,7 @@ class PartSeal(Fields):
         partition, claim, start, to: of the source; published if the cursor stands at ``start``.
         write_id: in the names of its files.
         segments: how many of the request's are its own.
+        read: rows of the source that the function was given for it; None of a task that does not count them.
     """
 
     partition: Partition
@@ -261,6 +264,7 @@ class PartSeal(Fields):
     to: At
     write_id: WriteId
     segments: Annotated[int, Integer(0, MAX_SEGMENTS)] = 0
+    read: Annotated[int | None, Integer(0, MAX_COUNTED), OMITTED] = None
 
 
 @message

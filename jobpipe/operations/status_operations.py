@@ -16,10 +16,12 @@ from jobpipe.operations.messages.checked_values import (
     Entries,
     Integer,
     Items,
+    Number,
     OrNull,
     PositionValue,
     Text,
 )
+from jobpipe.operations.messages.ledger_messages import MAX_MINUTES, HopCounts, HopLedger, LedgerMinute
 from jobpipe.operations.messages.message_fields import (
     OMITTED,
     Count,
@@ -95,6 +97,7 @@ class SubscriptionStatus(Fields):
         since: seconds for which the link is in that state; None if this coordinator never saw it.
         last_seen: seconds since it was heard of.
         application: the reader's, as it said itself; None of one that does not know the field.
+        counts: the rows of its account in the ledger; None while it has none, and from a coordinator without a ledger.
     """
 
     name: Name
@@ -115,6 +118,7 @@ class SubscriptionStatus(Fields):
     last_seen: Annotated[float | None, Seconds] = None
     where: Annotated[ReaderProcess | None, Nested(ReaderProcess)] = None
     application: Annotated[Application | None, Nested(Application), OMITTED] = None
+    counts: Annotated[HopCounts | None, Nested(HopCounts), OMITTED] = None
 
 
 @message
@@ -228,4 +232,33 @@ class StatusRequest(RequestFor[TopicStatus], op="status"):
     """
 
     served: Annotated[bool, Boolean(), OMITTED] = False
+    topic: Annotated[str | None, CheckedName(), OMITTED] = None
+
+
+@message(kw_only=True)
+class LedgerReply(Fields):
+    """The ledger of a topic.
+
+    Attributes:
+        at: when it was made, in seconds since 1970 by the clock of the coordinator's host.
+        minutes: those in which something was published, oldest first; fewer than asked for where there are more
+            than :data:`jobpipe.operations.messages.ledger_messages.MAX_CELLS` of all subscriptions.
+        hops: the subscriptions, by name.
+    """
+
+    topic: Name
+    at: Annotated[float, Number(0.0, 1e12)]
+    minutes: Annotated[tuple[LedgerMinute, ...], Items(Nested(LedgerMinute), MAX_MINUTES)]
+    hops: Annotated[tuple[HopLedger, ...], Items(Nested(HopLedger), MANY)]
+
+
+@message
+class LedgerRequest(RequestFor[LedgerReply], op="ledger"):
+    """The ledger of the newest minutes in which something was published; of one subscription, or of all.
+
+    With ``topic`` that of another topic of the same coordinator.
+    """
+
+    minutes: Annotated[int, Integer(1, MAX_MINUTES)] = 60
+    name: Annotated[str | None, CheckedName(), OMITTED] = None
     topic: Annotated[str | None, CheckedName(), OMITTED] = None

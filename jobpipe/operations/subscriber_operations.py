@@ -28,6 +28,12 @@ from jobpipe.operations.messages.message_fields import (
 from jobpipe.operations.range_messages import LostBatches, News, PlannedRange, SchemaId, Stop
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import ReadLimits
+from jobpipe_registry.names import MAX_PARALLELISM
+
+MAX_READ = 2**53
+"""Rows that one reader reports to have read."""
+
+RowsRead = Annotated[int | None, Integer(0, MAX_READ), OMITTED]
 
 MAX_HELD = 4096
 """Parts that come with the answer to `plan`, at most."""
@@ -145,6 +151,10 @@ class PlanRequest(RequestFor[PlanReply], op="plan"):
         count: tell how much there is after ``start``, whatever the limits are.
         wait: seconds to wait for something to read, as a poll waits; an older coordinator answers at once.
         held: rows that are few may come with the answer.
+        read: for the ledger, how many rows this reader has read before ``start`` since it has the name; None of one
+            that does not count, or whose tasks do.
+        counts: its tasks report how many rows they read, by ``count``.
+        wanted: the partitions that they read, where it is not all of them.
     """
 
     grant: Count
@@ -155,6 +165,9 @@ class PlanRequest(RequestFor[PlanReply], op="plan"):
     count: Annotated[bool, Boolean(), OMITTED] = False
     wait: Annotated[float, Number(0.0, MAX_WAIT_SECONDS), OMITTED] = 0.0
     held: Annotated[bool, Boolean(), OMITTED] = False
+    read: RowsRead = None
+    counts: Annotated[bool, Boolean(), OMITTED] = False
+    wanted: Annotated[tuple[int, ...] | None, Items(Integer(0, MAX_PARALLELISM - 1), MAX_PARALLELISM), OMITTED] = None
 
     @property
     def limits(self) -> ReadLimits:
@@ -163,11 +176,31 @@ class PlanRequest(RequestFor[PlanReply], op="plan"):
 
 
 @message
+class CursorCount(Fields):
+    """How far a flow is in a partition, under which claim, and how many rows of it its function was given.
+
+    The ``r`` of the position counts the record batches of this partition in batch ``n``.
+    """
+
+    partition: Annotated[int, Integer(0, MAX_PARALLELISM - 1)]
+    claim: Count
+    position: At
+    rows: Annotated[int, Integer(0, MAX_READ)]
+
+
+@message
 class AckRequest(RequestFor[EmptyReply], op="ack"):
-    """Acknowledge a position."""
+    """Acknowledge a position.
+
+    Attributes:
+        read: for the ledger, as in ``plan``.
+        cursors: for the ledger, how far a flow is in each partition; its ``position`` lies before all of them.
+    """
 
     grant: Count
     position: At
+    read: RowsRead = None
+    cursors: Annotated[tuple[CursorCount, ...], Items(Nested(CursorCount), MAX_PARALLELISM), OMITTED] = ()
 
 
 @message(kw_only=True)
@@ -194,7 +227,7 @@ class SlotRequest(RequestFor[SlotReply], op="slot"):
     """Acknowledge the slot ``last`` and make the next one, ``slot``.
 
     ``witnessed``: the asker itself had ``last`` made, as its newest one, and has run since; so no backup from before
-    that can have taken the place of the log.
+    that can have taken the place of the log. ``counts`` as in ``plan``.
     """
 
     grant: Count
@@ -203,6 +236,7 @@ class SlotRequest(RequestFor[SlotReply], op="slot"):
     last: Annotated[str | None, SlotName()] = None
     end: End = None
     witnessed: Flag = False
+    counts: Annotated[bool, Boolean(), OMITTED] = False
 
 
 @message

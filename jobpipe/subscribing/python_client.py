@@ -61,6 +61,7 @@ class Subscription:
         self._follower = TopicFollower(topic, name, locator=self._locator, tls=partial(dial_tls, config), polls=False)
         self._unacknowledged = False  # batches before `_position` that no acknowledgement or plan has told of
         self._acknowledged_at = 0.0
+        self._read = 0  # rows before `_position` that the caller was given by this object, for the ledger
         self._position: Position | None = None
         self._started = False
 
@@ -134,17 +135,21 @@ class Subscription:
             start, end = plan.start, plan.end
             if end != start:
                 header: PartHeader | None = None  # of what was yielded last
+                rows = 0  # after `_position`
                 for fetched in self._rows(plan):
                     if header is not None and header.n != fetched.header.n:
                         self._position = Position(start.log, header.epoch, header.n + 1, 0)
                         self._unacknowledged = True
+                        self._read, rows = self._read + rows, 0
                         if time.monotonic() - self._acknowledged_at > ACK_EVERY_SECONDS:
                             self._acknowledge()
                     header = fetched.header
                     yield fetched.batch
+                    rows += fetched.batch.num_rows
                     self._owner.require()
                 at, self._unacknowledged = end, False
                 self._position = end  # the next plan acknowledges it
+                self._read += rows
                 deadline = Deadline(timeout)
                 continue
             at = self._position = start  # the same place, as the log counts it now
@@ -173,8 +178,8 @@ class Subscription:
         assert self._position is not None  # noqa: S101 - something was read
         self._acknowledged_at, self._unacknowledged = time.monotonic(), False
         try:
-            at = self._position
-            self._follower.call(lambda grant: AckRequest(grant, at), timeout=ACK_SECONDS, wait=False)
+            at, read = self._position, self._read
+            self._follower.call(lambda grant: AckRequest(grant, at, read), timeout=ACK_SECONDS, wait=False)
         except (JobpipeError, TimeoutError) as error:
             log.debug("topic %s: acknowledgement waits for the next one (%s)", self.topic, error)
 
@@ -188,16 +193,18 @@ class Subscription:
         Raises:
             TopicNotFound: there is no link, and none was made within ``read.timeout``.
         """
+        read = self._read
         if self._follower.state is FollowerState.CONNECTED:
             plan = self._follower.ask_once(
-                lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, wait=wait, held=True),
+                lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, wait=wait, held=True, read=read),
                 timeout=wait + ANSWER_SECONDS,
             )
         else:
             if patient:
                 connect(self._follower, self._config, self._locator, self._config.read_timeout, patient=True)
             plan = self._follower.call(
-                lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, held=True), timeout=self._config.read_timeout
+                lambda grant: PlanRequest(grant, at, max_bytes=PLAN_BYTES, held=True, read=read),
+                timeout=self._config.read_timeout,
             )
         if plan is not None and plan.news is not None:
             self._follower.note_news(plan.news)

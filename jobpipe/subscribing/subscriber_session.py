@@ -222,23 +222,35 @@ class SubscriberSession:
         timeout = self.config.read_timeout if wait else PLAN_SECONDS
         return self._followers[topic].call(lambda _: asked, timeout=timeout, wait=wait)
 
-    def plan(self, topic: str, start: Position, limits: ReadLimits, *, count: bool = False) -> PlanReply:
+    def plan(
+        self,
+        topic: str,
+        start: Position,
+        limits: ReadLimits,
+        *,
+        count: bool = False,
+        wanted: tuple[int, ...] | None = None,
+    ) -> PlanReply:
         """Acknowledge ``start`` and plan what follows, within limits; ``stop`` in the reply is the end's position.
 
-        ``stop`` is None while the end is open: nothing that is there lies after it.
+        ``stop`` is None while the end is open: nothing that is there lies after it. The readers of the range
+        report how many rows it had (:mod:`jobpipe.subscribing.fetching.count_report`).
 
         Args:
             topic: whose batches.
             start: what lies before it is committed.
             limits: of the plan.
             count: Let ``ahead`` tell too how much there is after ``start``, whatever the limits are.
+            wanted: The publisher's partitions that are read; None for all.
 
         Raises:
             LinkError: there is no link now.
             DataLoss: ``start`` does not fit.
         """
         reply = self._followers[topic].call(
-            lambda grant: PlanRequest(grant, start, limits.end, limits.max_rows, limits.max_bytes, count),
+            lambda grant: PlanRequest(
+                grant, start, limits.end, limits.max_rows, limits.max_bytes, count, counts=True, wanted=wanted
+            ),
             timeout=PLAN_SECONDS,
             wait=False,
         )
@@ -283,7 +295,9 @@ class SubscriberSession:
             ConfigError: the topic's publisher uses ``acks=all``.
         """
         return self._followers[topic].call(
-            lambda grant: SlotRequest(grant, start, slot, last, end, witnessed), timeout=PLAN_SECONDS, wait=False
+            lambda grant: SlotRequest(grant, start, slot, last, end, witnessed, counts=True),
+            timeout=PLAN_SECONDS,
+            wait=False,
         )
 
     def resolve_slot_end(self, topic: str, start: Position, slot: str, *, committed: bool) -> Position:

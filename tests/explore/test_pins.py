@@ -154,8 +154,8 @@ class Pin:
 
 
 PINS = {
-    "R1 driver": Pin(lambda: switched("driver/seal/seal/1/old@25"), ((Database, "reopen", reopen_without_a_lock),)),
-    "R1 shared": Pin(lambda: switched("shared/ack/seal/1/old@20"), ((Database, "reopen", reopen_without_a_lock),)),
+    "R1 driver": Pin(lambda: switched("driver/seal/seal/1/old@26"), ((Database, "reopen", reopen_without_a_lock),)),
+    "R1 shared": Pin(lambda: switched("shared/ack/seal/1/old@21"), ((Database, "reopen", reopen_without_a_lock),)),
     "R6 hand-over": Pin(
         lambda: cancelled("handover", "stored", "driver"), ((Coordinator, "_drop", drop_in_the_request),)
     ),

@@ -8,7 +8,8 @@ as real processes, all behind proxies, and hurts them for so many seconds. The s
 again. A holder of the right to read sends every operation with random fields all the while, unless ``--plain``: there
 are no identities then. In the end everything is healed and read to its end mark, and the verdict says what arrived,
 with exit code 1 if a row was lost, came twice, out of order or damaged, if a program ended by itself, if nothing moved
-within ``PROGRESS`` seconds after a fault was over, or if the reader was answered what he has no right to.
+within ``PROGRESS`` seconds after a fault was over, if the reader was answered what he has no right to, or if a
+ledger says that rows were lost.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from typing import Any
 
 import psutil
 
+from jobpipe.store.ledger.hop_account import GRACE_SECONDS
 from jobpipe.testing.delivery_checker import Checker, Report
 from tests.faults.chaos_faults import FAULTS, FLOW, FLOWED
 from tests.harness.intruder import Intruder, admitted, as_intruder
 from tests.harness.jobs.consume import Received
+from tests.harness.ledgers import ledger
 from tests.harness.processes import Harness
 from tests.harness.program import Program
 
@@ -170,6 +173,7 @@ class Chaos:
         self.rig.zookeeper.resume()
         self.rig.zookeeper.start()
         self.expect_progress("the end")
+        self.judge_ledger()
         try:
             self.rig.finish()
         except AssertionError as error:
@@ -189,6 +193,24 @@ class Chaos:
         print(f"lost: {self.lost}, duplicates: {self.twice}, failures: {len(self.failures)}")
         for text in self.failures:
             print(f"  {text}")
+
+    def judge_ledger(self) -> None:
+        """See that the ledgers blame no one: no row was lost, so each difference is a false alarm."""
+        time.sleep(GRACE_SECONDS + 2.0)  # in which counts may be late
+        hops = {
+            f"{topic}/{hop.name}": hop.counts
+            for topic, names in ((self.rig.topic, {*SUBSCRIBERS, FLOW} - {"flow"}), (FLOWED, {"flow"}))
+            for hop in ledger(self.rig.config, topic).hops
+            if hop.name in names  # others are the intruder's
+        }
+        for name, counts in hops.items():
+            self.say(f"ledger of {name}: {counts.committed} rows committed, {counts.unproven} unproven")
+            if counts.differences:
+                self._fail(f"ledger of {name}: {counts.newest}")
+            if not counts.read:
+                self._fail(f"ledger of {name}: nothing is proven: {counts}")
+        if len(hops) != len(SUBSCRIBERS) + 1:
+            self._fail(f"ledgers of {sorted(hops)} alone")
 
     def _report(self, name: str) -> Report:
         checker = Checker(self.rig.rows, self.rig.journal)

@@ -31,7 +31,10 @@ from typing import Any, TypeVar
 import psutil
 
 from jobpipe.config import Config, load
+from jobpipe.errors import SpoolError
 from jobpipe.net.tls.certificates import ensure_home
+from jobpipe.store.log.spool_folders import read_status
+from jobpipe.store.spool.spool_files import CATALOG
 from jobpipe.testing.delivery_checker import Checker, Report
 from jobpipe.testing.journal import Journal
 from jobpipe.testing.numbered_rows import NumberedRows
@@ -259,7 +262,8 @@ class Harness:
             max_pause: Seconds that rows may take to arrive.
 
         Raises:
-            AssertionError: rows are lost, twice, out of order, damaged, or there was no progress.
+            AssertionError: rows are lost, twice, out of order, damaged, or there was no progress; or the ledger says
+                so of a row, and nothing of that is true.
         """
         now: list[float] = []
         checker: Checker | None = None
@@ -268,7 +272,12 @@ class Harness:
                 now[:] = [at]
                 checker = checker or Checker(self.rows, self.journal, clock=lambda: now[0])
                 checker.take(table)
-        return (checker or Checker(self.rows, self.journal)).check(max_pause=max_pause)
+        report = (checker or Checker(self.rows, self.journal)).check(max_pause=max_pause)
+        for catalog in self.config.spool_dir.glob(f"*/{CATALOG}"):
+            with contextlib.suppress(SpoolError):  # one that a fault has spoilt
+                lines = read_status(catalog.parent, catalog.parent.name).subscriptions
+                assert not (found := [line for line in lines if line.difference]), f"no row was lost: {found}"
+        return report
 
     # -- end -----------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobpipe.config import config_from_dict
+from jobpipe.coordinator.data.count_pipe import CountPipe
 from jobpipe.coordinator.data.data_server import DataService
 from jobpipe.coordinator.server_process import answer_ready, handle_signals, run_program
 from jobpipe.discovery.peer_authentication import PeerAuthentication
@@ -19,7 +20,8 @@ async def run(order: dict[str, Any]) -> None:
     """Serve until SIGTERM or the end of standard input."""
     config = config_from_dict(order["config"])
     trust = PeerAuthentication(config)
-    service = DataService(config, order["instance"], trust, order["secret"])
+    counts = CountPipe()
+    service = DataService(config, order["instance"], trust, order["secret"], counts)
     server = trust.server(service)
     sock = bind_in_range(order["host"], config.port_range)
     port = sock.getsockname()[1]
@@ -43,11 +45,13 @@ async def run(order: dict[str, Any]) -> None:
 
     follower = asyncio.create_task(follow_starter())
     answer_ready(port=port)
+    await counts.open(sys.stdout, lambda: service.owing)
     await finished.wait()
     follower.cancel()
     transport.close()
     await server.close(grace=0.5)  # pooled links of idle readers do not answer a goodbye
     await service.close()
+    counts.close()
 
 
 if __name__ == "__main__":

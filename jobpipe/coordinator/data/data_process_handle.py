@@ -6,10 +6,12 @@ import json
 import logging
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jobpipe.config import Config
+from jobpipe.coordinator.data.count_pipe import Doubt, Line, read_line
 from jobpipe.coordinator.server_process import start_program
 from jobpipe.net.address import Endpoint
 
@@ -33,6 +35,7 @@ class DataProcessHandle:
         self._topics: dict[str, dict[str, str]] = {}  # what was told of each
         self._hosts: dict[str, str | None] = {}
         self._lock = threading.Lock()
+        self.on_line: Callable[[Line], object] = lambda line: None  # what it reports, in a thread of its own
 
     @property
     def endpoint(self) -> Endpoint:
@@ -63,9 +66,12 @@ class DataProcessHandle:
                 },
                 timeout=START_SECONDS,
                 keep_stdin=True,
+                keep_stdout=True,
                 log_file=self._config.home / "logs" / "data.log",
             )
             self._endpoint = Endpoint(self._advertised, ready["port"])
+            assert self._process.stdout is not None  # noqa: S101 - it was kept
+            threading.Thread(target=self._listen, args=(self._process.stdout,), name="counts", daemon=True).start()
             for told in self._topics.values():
                 self._write(told)
             if self._hosts:
@@ -87,6 +93,17 @@ class DataProcessHandle:
         """Let the process end; kill it after a while."""
         with self._lock:
             self._release()
+
+    def _listen(self, output: IO[bytes]) -> None:
+        """Pass on what a data process reports, until its end; what it reported last is not known then."""
+        try:
+            with output:
+                for line in output:
+                    self.on_line(read_line(line))
+        except Exception:  # without it the ledgers' time stands still, and nothing is judged
+            log.exception("what the data process reports is not read any more")
+        finally:
+            self.on_line(Doubt())
 
     def _write(self, told: dict[str, Any]) -> None:
         if self._process is None or self._process.stdin is None:

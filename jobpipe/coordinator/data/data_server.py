@@ -15,18 +15,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from jobpipe.config import Config
+from jobpipe.coordinator.data.count_pipe import CountPipe
 from jobpipe.coordinator.data.segment_files import map_range, part_header, receive_file
 from jobpipe.coordinator.topic.fair_executor import FairExecutor
 from jobpipe.discovery.peer_authentication import PeerAuthentication
-from jobpipe.errors import DataLoss, HostAway, JobpipeError, SegmentCorrupt, TopicNotFound
+from jobpipe.errors import DataLoss, HostAway, JobpipeError, LinkEnded, SegmentCorrupt, TopicNotFound
 from jobpipe.net.links.async_link import Link
+from jobpipe.net.servers.access_list import READ
 from jobpipe.net.servers.identity_quota import identity_of
 from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations.coordinator_operations import CONTROL
 from jobpipe.operations.data_operations import (
     DATA,
+    CountedPart,
+    CountRequest,
     FetchReply,
     FetchRequest,
     KeptPart,
@@ -36,7 +41,7 @@ from jobpipe.operations.data_operations import (
 )
 from jobpipe.operations.hello import check_hello
 from jobpipe.operations.host_operations import HOSTSERVER
-from jobpipe.operations.messages.message_fields import Fields
+from jobpipe.operations.messages.message_fields import EmptyReply, Fields
 from jobpipe.operations.messages.operation import read_request
 from jobpipe.store.reading.catalog_reader import CatalogReader, PageStart, SegmentRange
 from jobpipe.store.spool.spool_files import CATALOG, SEGMENTS, write_id_of
@@ -64,8 +69,11 @@ class _OpenCatalog:
 class DataService:
     """Implements :class:`jobpipe.net.servers.served_link.LinkHandler` for data links."""
 
-    def __init__(self, config: Config, instance: str, trust: PeerAuthentication, secret: str) -> None:
+    def __init__(
+        self, config: Config, instance: str, trust: PeerAuthentication, secret: str, counts: CountPipe | None = None
+    ) -> None:
         self._config = config
+        self._counts = counts or CountPipe()  # to the coordinator
         self._secret = secret  # of the job; its tasks show what follows from it
         self._trust = trust
         self._instance = instance
@@ -75,6 +83,8 @@ class DataService:
         self.places: dict[str, str] = {}  # where in a host server's folder the files of a topic are
         self.hosts: dict[str, str | None] = {}  # endpoints of the host servers, None for a lost one
         self._served: Counter[str] = Counter()  # bytes by topic
+        # What readers have got and not counted yet, by reading and number.
+        self._uncounted: WeakKeyDictionary[Link, dict[tuple[str, int], CountedPart]] = WeakKeyDictionary()
 
     def _directory(self, topic: str) -> Path:
         return self.directories.get(topic, self._config.spool_dir / topic)
@@ -134,7 +144,7 @@ class DataService:
         return Welcome(version=1, topic=hello.topic, log=log_id, epoch=epoch, instance=self._instance)
 
     async def handle(self, link: Link, request: Request) -> tuple[dict[str, Any], bytes]:
-        """Answer ``fetch``, ``put`` and ``served``."""
+        """Answer ``fetch``, ``count``, ``put`` and ``served``."""
         operation, asked = read_request(DATA, request, link.hello.role, others=_OTHERS)
         if operation.right is not None:
             self._trust.require(link, operation.right, link.hello.topic)
@@ -142,6 +152,8 @@ class DataService:
         match asked:
             case FetchRequest():
                 reply = await self._fetch(link, request.id, asked)
+            case CountRequest():
+                reply = self._count(link, asked)
             case PutRequest():
                 reply = await self._put(link, request, asked)
             case _:
@@ -149,7 +161,16 @@ class DataService:
         return reply.to_json(), reply.blob
 
     def disconnected(self, link: Link, why: JobpipeError) -> None:
-        """Nothing is kept per link."""
+        """A link ended. A reader whose link broke may have read what it could not report."""
+        owed = self._uncounted.pop(link, {})
+        if not isinstance(why, LinkEnded):
+            for part in owed.values():
+                self._counts.broken(link.hello.topic, part)
+
+    @property
+    def owing(self) -> list[str]:
+        """The topics of which a reader has got rows and has not reported them yet."""
+        return sorted({link.hello.topic for link, owed in self._uncounted.items() if owed})
 
     async def close(self) -> None:
         for catalog in self._open.values():
@@ -175,7 +196,23 @@ class DataService:
                 batches += piece.record_batches
                 rows += piece.rows
             if cursor is None:
+                if asked.counts is not None and rows:
+                    owed = self._uncounted.setdefault(link, {})
+                    owed[asked.counts.reading, asked.counts.number] = asked.counts
                 return FetchReply(record_batches=batches, rows=rows)
+
+    def _count(self, link: Link, asked: CountRequest) -> EmptyReply:
+        """Pass on what a task has read; it decides nothing here, and is believed of whom may read under the name."""
+        topic = link.hello.topic
+        for piece in asked.pieces:
+            for owed in (self._uncounted.get(link, {}), *self._uncounted.values()):  # mostly the same link
+                if owed.pop((asked.reading, piece.number), None) is not None:
+                    break
+        if self._trust.allows(link, READ, topic, asked.name):
+            self._counts.counted(topic, asked)
+        else:  # a task with another certificate than its driver, or anybody
+            self._counts.doubt(topic, asked.name)
+        return EmptyReply()
 
     async def _send(self, link: Link, request_id: int, catalog: _OpenCatalog, piece: SegmentRange) -> None:
         kept = None if piece.host is None else self._kept(link.hello.topic, piece)

@@ -20,6 +20,7 @@ from jobpipe.coordinator.handlers.flow_handlers import FlowHandlers
 from jobpipe.coordinator.handlers.operation_rights import may_have_holds_of_others, require_operation
 from jobpipe.coordinator.handlers.publisher_handlers import PublisherHandlers
 from jobpipe.coordinator.handlers.reader_handlers import ReaderHandlers
+from jobpipe.coordinator.ledger_replies import LEDGER_STEP, ledger_reply, most_minutes
 from jobpipe.coordinator.topic.served_topic import ServedTopic
 from jobpipe.discovery.peer_authentication import PeerAuthentication
 from jobpipe.errors import Fenced, JobpipeError, LinkEnded, NotAuthorized, TopicNotFound
@@ -34,7 +35,14 @@ from jobpipe.operations.hello import check_hello
 from jobpipe.operations.host_operations import HOSTSERVER
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.messages.operation import Operation, read_request
-from jobpipe.operations.status_operations import StatusRequest, SubscriptionStatus, TopicStatus
+from jobpipe.operations.status_operations import (
+    LedgerReply,
+    LedgerRequest,
+    StatusRequest,
+    SubscriptionStatus,
+    TopicStatus,
+)
+from jobpipe.store.ledger.topic_ledger import AccountReport
 from jobpipe.wire.wire_messages import Hello, Request, Welcome
 
 if TYPE_CHECKING:
@@ -78,6 +86,7 @@ class AdminHandlers:
         self._welcomed: weakref.WeakKeyDictionary[Link, ServedTopic] = weakref.WeakKeyDictionary()
         own = (
             pair(StatusRequest, self._status),
+            pair(LedgerRequest, self._ledger),
             pair(admin_operations.SeekRequest, self._seek),
             pair(admin_operations.DropRequest, self._drop),
             pair(admin_operations.DropLeaseRequest, self._drop_lease),
@@ -167,7 +176,7 @@ class AdminHandlers:
             )
 
     def _asked_topic(self, link: Link, asked: Fields) -> ServedTopic:
-        if not isinstance(asked, StatusRequest) or asked.topic is None:
+        if not isinstance(asked, StatusRequest | LedgerRequest) or asked.topic is None:
             return self._served(link)
         served = self._coordinator.topics.get(asked.topic)
         if served is None:
@@ -247,6 +256,18 @@ class AdminHandlers:
             hosts=host_servers.describe(topic.kept_by_hosts) if topic.uses_hosts else None,
             served=await host_servers.served(topic) if asked.served else None,
         )
+
+    async def _ledger(self, at: Context, asked: LedgerRequest) -> LedgerReply:
+        topic, store = at.topic, at.topic.store
+        names = await topic.run(store.ledger.names)
+        names = names if asked.name is None else [name for name in names if name == asked.name]
+        minutes = await topic.run(store.ledger.minutes, most_minutes(asked.minutes, len(names)))
+        reports: list[AccountReport] = []
+        for first in range(0, len(names), LEDGER_STEP):  # what else the log's thread is to do comes in between
+            reports += await topic.run(store.ledger.reports, names[first : first + LEDGER_STEP], minutes)
+        known = await topic.run(store.subscriptions.all)
+        positions = {each.name: None if each.acked is None else each.acked.n for each in known}
+        return ledger_reply(topic.topic, minutes, reports, positions)
 
     def _identities(self, subscriptions: Sequence[SubscriptionStatus]) -> dict[str, dict[str, int]]:
         """Return what each identity holds of this process, its names in the topic, and its lines left out of logs.

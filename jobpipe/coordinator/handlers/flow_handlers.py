@@ -218,7 +218,7 @@ def _require_publishing(topic: ServedTopic) -> None:
 
 def _cursors(found: list[Cursor]) -> flow_operations.CursorsReply:
     return flow_operations.CursorsReply(
-        tuple(flow_operations.CursorObject(each.partition, each.claim, each.position) for each in found)
+        tuple(flow_operations.CursorObject(each.partition, each.claim, each.position, each.rows) for each in found)
     )
 
 

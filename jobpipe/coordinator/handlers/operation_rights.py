@@ -29,7 +29,7 @@ from jobpipe.operations.flow_operations import (
 )
 from jobpipe.operations.messages.message_fields import Fields
 from jobpipe.operations.reader_operations import BindRequest, BoundsRequest
-from jobpipe.operations.status_operations import StatusRequest
+from jobpipe.operations.status_operations import LedgerRequest, StatusRequest
 
 
 def require_operation(trust: PeerAuthentication, link: Link, asked: Fields) -> None:
@@ -44,7 +44,9 @@ def require_operation(trust: PeerAuthentication, link: Link, asked: Fields) -> N
         NotAuthorized: it may not.
     """
     topic = link.hello.topic
-    if isinstance(asked, StatusRequest) and asked.topic is not None:  # the right is of that topic, and no other's
+    if (
+        isinstance(asked, StatusRequest | LedgerRequest) and asked.topic is not None
+    ):  # the right is of that topic, and no other's
         if not trust.allows(link, READ, asked.topic):
             trust.require(link, ADMIN, asked.topic)
         return

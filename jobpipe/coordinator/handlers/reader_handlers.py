@@ -16,6 +16,7 @@ from jobpipe.net.links.async_link import Link
 from jobpipe.operations import reader_operations, subscriber_operations
 from jobpipe.operations.messages.message_fields import EmptyReply, Fields, SharedReply
 from jobpipe.operations.range_messages import LostBatch, News, PlannedRange
+from jobpipe.store.ledger.account_values import CountedCursor
 from jobpipe.store.reading.offset_resolution import ResolvedRange
 from jobpipe.store.reading.read_plan import ReadPlan
 from jobpipe.store.reading.shared_plans import Planned, PlanQuery
@@ -101,7 +102,9 @@ class ReaderHandlers:
     async def _plan(self, at: Context, asked: subscriber_operations.PlanRequest) -> Fields:
         topic, order = at.topic, PlanQuery(asked.start, asked.limits, asked.count, asked.held)
         topic.subscribers.held(at.name, asked.grant)
-        found = await topic.subscribers.plans.next(at.name, asked.grant, order, asked.wait)
+        found = await topic.subscribers.plans.next(
+            at.name, asked.grant, order, asked.wait, read=asked.read, counts=asked.counts, wanted=asked.wanted
+        )
         if asked.wait:
             topic.subscribers.held(at.name, asked.grant)
         news = News(head=topic.head, ended=topic.ended, waiting=topic.waiting) if asked.wait else None
@@ -145,7 +148,10 @@ class ReaderHandlers:
         return await topic.lost(plans[0].start.n, end.n + (1 if end.r else 0))
 
     async def _ack(self, at: Context, asked: subscriber_operations.AckRequest) -> EmptyReply:
-        await at.topic.subscribers.acknowledge(at.name, asked.grant, asked.position)
+        cursors = tuple(
+            CountedCursor(each.partition, each.claim, each.position.place, each.rows) for each in asked.cursors
+        )
+        await at.topic.subscribers.acknowledge(at.name, asked.grant, asked.position, read=asked.read, cursors=cursors)
         return EmptyReply()
 
     async def _slot(self, at: Context, asked: subscriber_operations.SlotRequest) -> subscriber_operations.SlotReply:
@@ -157,6 +163,7 @@ class ReaderHandlers:
             slot=asked.slot,
             end=asked.end,
             witnessed=asked.witnessed,
+            counts=asked.counts,
         )
         here = found.plan.start
         return subscriber_operations.SlotReply.of(

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Sequence
 
+from jobpipe.coordinator.ledger_replies import hop_counts
 from jobpipe.coordinator.topic.flow_reads import FlowReads
 from jobpipe.coordinator.topic.log_thread import LogThread
 from jobpipe.coordinator.topic.topic_flows import OpenWriteIds, TopicFlows
@@ -508,6 +509,7 @@ class ServedTopic(TopicState):
             lag=Lag(**vars(line.lag)),
             position=None if line.acked is None else line.acked.n,
             epoch=None if line.acked is None else line.acked.epoch,
+            counts=None if line.totals is None else hop_counts(line.totals, line.difference),
             **vars(self.subscribers.connection(line)),
         )
 

@@ -315,7 +315,7 @@ class TopicFlows:
                 partitions=1 if known is None else known.parallelism,
                 partitioner=PARTITIONER,
             )
-            parts.append(SegmentPart(key, part.partition, part.claim, part.start, part.to, batch, segments))
+            parts.append(SegmentPart(key, part.partition, part.claim, part.start, part.to, batch, segments, part.read))
         return parts
 
     async def _seal_waiting(self) -> None:

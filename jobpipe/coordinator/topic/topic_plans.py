@@ -24,6 +24,7 @@ class _PlanRequest:
     """An acknowledgement, and the plan that it asks for.
 
     Attributes:
+        read, counts, wanted: for the ledger, as in :meth:`TopicPlans.next`.
         seconds: it waits for news at most, where there is nothing to read.
         notifications: of the news, before it was asked.
         done: the answer; None where the wait has ended, and ``found`` is the answer.
@@ -35,6 +36,9 @@ class _PlanRequest:
     name: str
     grant: int
     order: PlanQuery
+    read: int | None
+    counts: bool
+    wanted: tuple[int, ...] | None
     whose: str
     seconds: float
     notifications: int
@@ -78,7 +82,17 @@ class TopicPlans:
         self._groups: dict[PlanQuery, _WaitingGroup] = {}
         self._waits: dict[str, dict[_PlanRequest, None]] = {}  # by name
 
-    async def next(self, name: str, grant: int, order: PlanQuery, seconds: float = 0.0) -> Planned:
+    async def next(
+        self,
+        name: str,
+        grant: int,
+        order: PlanQuery,
+        seconds: float = 0.0,
+        *,
+        read: int | None = None,
+        counts: bool = False,
+        wanted: tuple[int, ...] | None = None,
+    ) -> Planned:
         """Acknowledge where an order starts, whose batch is committed, and plan what follows.
 
         Args:
@@ -87,6 +101,9 @@ class TopicPlans:
             order: what is planned.
             seconds: to wait for news at most, where there is nothing to read. Meanwhile nothing is acknowledged: what
                 has changed the subscription, as a seek, stays. The wait ends, too, where the name passes on.
+            read: for the ledger, rows that the holder has read before the start, where it counts itself.
+            counts: its tasks count what they read.
+            wanted: the partitions that they read; None for all.
 
         Raises:
             Fenced: the name was given to another subscriber, or the subscription was dropped.
@@ -94,7 +111,9 @@ class TopicPlans:
             TopicNotFound: the topic is not served here any more.
         """
         done: asyncio.Future[Planned | None] = asyncio.get_running_loop().create_future()
-        asked = _PlanRequest(name, grant, order, asking.get(), seconds, self._topic.news.notifications, done)
+        asked = _PlanRequest(
+            name, grant, order, read, counts, wanted, asking.get(), seconds, self._topic.news.notifications, done
+        )
         self._asked.extend(asked.whose, (asked,))
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"plans-{self._topic.topic}")
@@ -165,7 +184,12 @@ class TopicPlans:
         plans.drop_stale()
         for asked in group[len(result.outcomes) :]:
             try:
-                result.advanced |= plans.acknowledge(asked.name, asked.grant, asked.order.start)
+                result.advanced |= plans.acknowledge(
+                    *(asked.name, asked.grant, asked.order.start),
+                    read=asked.read,
+                    counts=asked.counts,
+                    wanted=asked.wanted,
+                )
                 result.outcomes.append(plans.plan(asked.order))
             except SpoolError as error:
                 if not result.retried:

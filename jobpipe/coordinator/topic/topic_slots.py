@@ -54,6 +54,7 @@ class SlotBinder:
         slot: str,
         end: Boundary | None,
         witnessed: bool,
+        counts: bool = False,
     ) -> NextSlot:
         """Acknowledge what the slot ``last`` was bound to, whose batch is committed, and make the next one after it.
 
@@ -62,6 +63,7 @@ class SlotBinder:
             slot: id of the next one.
             end: where the read ends.
             witnessed: the asker had ``last`` made itself, as its newest one, and has run ever since.
+            counts: for the ledger, its tasks count what they read.
 
         Raises:
             ConfigError: the topic's publisher uses ``acks=all``.
@@ -82,6 +84,8 @@ class SlotBinder:
             here = self._resolved(begin)
             store.subscriptions.declare(name, grant, here)
             advanced = store.subscriptions.acknowledge(name, grant, here)
+            if counts:
+                store.ledger.account(name).counts_from(here.place)
             stop = None if end is None else store.resolver.end(end)
             plan = store.planner.plan(here, until=_until(here, stop))
             over = plan.end.place == here.place and _is_over(here, stop, ended=store.batches.ended())

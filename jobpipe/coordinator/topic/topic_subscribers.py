@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -29,6 +29,7 @@ from jobpipe.net.servers.identity_quota import asking
 from jobpipe.operations.admin_operations import MovedReply, RequiredReply
 from jobpipe.operations.publisher_operations import MAX_REQUIRED
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.ledger.account_values import CountedCursor
 from jobpipe.store.log.catalog_status import SubscriptionLine
 from jobpipe.store.reading.boundary import Boundary
 from jobpipe.store.reading.range_splitting import RangeSplitter
@@ -260,13 +261,27 @@ class TopicSubscribers:
 
         return await self._topic.run(decide)
 
-    async def acknowledge(self, name: str, grant: int, position: Position) -> None:
-        """Take an acknowledgement; it reaches the disk with the next seal or tick."""
+    async def acknowledge(
+        self,
+        name: str,
+        grant: int,
+        position: Position,
+        *,
+        read: int | None = None,
+        cursors: Sequence[CountedCursor] = (),
+    ) -> None:
+        """Take an acknowledgement; it reaches the disk with the next seal or tick.
+
+        Args:
+            name, grant: of the subscription, and of its holder.
+            position: before which all is committed.
+            read, cursors: for the ledger, see :meth:`jobpipe.store.subscriptions.positions.Subscriptions.acknowledge`.
+        """
         self.held(name, grant)
 
         def work() -> bool:
-            here = self._topic.store.recovery.resolve(position)
-            return here is not None and self._topic.store.subscriptions.acknowledge(name, grant, here)
+            here, subscriptions = self._topic.store.recovery.resolve(position), self._topic.store.subscriptions
+            return here is not None and subscriptions.acknowledge(name, grant, here, read=read, cursors=cursors)
 
         await self._topic.run_then(work, lambda advanced: self._topic.note_progress() if advanced else None)
 

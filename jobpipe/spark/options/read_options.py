@@ -121,6 +121,11 @@ class SourceOptions(PlainOptions):
             )
         return self.name
 
+    def assigned_partitions(self, topic: str) -> tuple[int, ...] | None:
+        """Return which of a publisher's partitions ``assign`` names, counted from 0; None without it."""
+        wanted = self.assigned.get(topic)
+        return None if wanted is None else tuple(number - 1 for number in wanted)
+
     def partitions(self, topic: str, parallelism: int) -> list[int]:
         """Return which of a publisher's partitions are read, counted from 0.
 

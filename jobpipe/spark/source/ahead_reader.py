@@ -27,6 +27,7 @@ from jobpipe.spark.source.stream_reader import IDLE_MAX_SECONDS, IDLE_MIN_SECOND
 from jobpipe.spark.source.subscribed_topics import SubscribedTopics
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import ReadLimits
+from jobpipe.subscribing.fetching.count_report import CountedRange, counted
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
 from jobpipe.subscribing.fetching.slot_binding import SlotRange, bind
 
@@ -161,9 +162,11 @@ class ReadAheadStreamReader(JobPipeStreamReader):
         wanted = partition.wanted
         bound = bind(wanted, self._options.config)
         pass_over(wanted.topic, bound.lost, fail=True)
+        counts = CountedRange(wanted.name, bound.start, bound.end, wanted.slot)
         for k in range(partition.task, bound.partitions, partition.tasks):
-            share = FetchRange(wanted.topic, bound.start, bound.end, k, bound.data)
-            yield from read_range(share, self._schema, self._options)
+            share = FetchRange(wanted.topic, bound.start, bound.end, k, bound.data, counts.part(k))
+            rows = read_range(share, self._schema, self._options)
+            yield from counted(rows, share, self._options.config)
 
 
 def _refuse(trigger: str) -> NoReturn:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobpipe.operations.reader_operations import CutReply, CutRequest
 from jobpipe.spark.options.read_options import SourceOptions
 from jobpipe.spark.source.partition_reader import RangePartition
 from jobpipe.store.catalog.position import Position
+from jobpipe.subscribing.fetching.count_report import CountedRange
 from jobpipe.subscribing.fetching.part_fetch import FetchRange
 
 AskCut = Callable[[str, CutRequest], CutReply]
@@ -24,6 +25,7 @@ class TopicRange:
         partitions: The publisher's that are read, from 0.
         data: Hint of where they are served.
         rows: About so many, of all partitions.
+        counts: What its tasks count it as, for the ledger; None for a batch read.
     """
 
     topic: str
@@ -32,6 +34,7 @@ class TopicRange:
     partitions: Sequence[int]
     data: str
     rows: int
+    counts: CountedRange | None = None
 
 
 def input_partitions(ranges: Sequence[TopicRange], options: SourceOptions, ask: AskCut) -> list[RangePartition]:
@@ -50,6 +53,14 @@ def input_partitions(ranges: Sequence[TopicRange], options: SourceOptions, ask: 
         DataLoss: a range does not fit the log any more.
         ConfigError: the options lead to more input partitions than anybody can want.
     """
+    made = _made(ranges, options, ask)
+    for number, each in enumerate(made):
+        if each.counts is not None:
+            each.wanted = replace(each.wanted, counts=each.counts.part(number))
+    return made
+
+
+def _made(ranges: Sequence[TopicRange], options: SourceOptions, ask: AskCut) -> list[RangePartition]:
     if options.min_partitions is None and options.max_rows_per_partition is None:
         return [_partition(part, part.start, part.end, k) for part in ranges for k in part.partitions]
     ranges = [part for part in ranges if part.partitions]
@@ -89,4 +100,4 @@ def _cut(part: TopicRange, options: SourceOptions, at_least: int, ask: AskCut) -
 
 
 def _partition(part: TopicRange, start: Position, end: Position, k: int) -> RangePartition:
-    return RangePartition(FetchRange(part.topic, start, end, k, part.data))
+    return RangePartition(FetchRange(part.topic, start, end, k, part.data), part.counts)

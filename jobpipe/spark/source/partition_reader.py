@@ -14,16 +14,23 @@ from jobpipe.spark.schema.metadata_columns import METADATA, metadata_column
 from jobpipe.spark.schema.spark_arrow_schema import arrow_schema
 from jobpipe.spark.session.python_workers import gc_freeze
 from jobpipe.spark.source.schema_check import require_fit_in_task
+from jobpipe.subscribing.fetching.count_report import CountedRange
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.subscribing.lease_renewal import HeldLease
 
 
 class RangePartition(InputPartition):
-    """One publisher partition of a range of batches; carries the range and a hint of its endpoint, not the segments."""
+    """One publisher partition of a range of batches; carries the range and a hint of its endpoint, not the segments.
 
-    def __init__(self, wanted: FetchRange) -> None:
+    Args:
+        wanted: the range.
+        counts: of which range it is a part, for the ledger; None for a batch read.
+    """
+
+    def __init__(self, wanted: FetchRange, counts: CountedRange | None = None) -> None:
         super().__init__(wanted)
         self.wanted = wanted
+        self.counts = counts
         self.held: HeldLease | None = None  # what keeps a batch read from retention
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from jobpipe.spark.source.subscribed_topics import SubscribedTopics
 from jobpipe.spark.source.trigger_limits import MicroBatchLimits, TopicLimit
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary
+from jobpipe.subscribing.fetching.count_report import CountedRange, counted
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 
 log = logging.getLogger(__name__)
@@ -203,14 +205,15 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._ends.excludes(topic):
             return start
         end_at, begin = self._ends.of(topic), start
+        wanted = self._options.assigned_partitions(topic)
         try:
             try:
                 limits = share.limits(_at(start) if share.is_nothing else end_at)
-                plan = session.plan(topic, start, limits, count=share.count)
+                plan = session.plan(topic, start, limits, count=share.count, wanted=wanted)
             except DataLoss as loss:
                 begin = self._after_loss(session, topic, loss)
                 limits = share.limits(_at(begin) if share.is_nothing else end_at)
-                plan = session.plan(topic, begin, limits, count=share.count)
+                plan = session.plan(topic, begin, limits, count=share.count, wanted=wanted)
             if not share.is_nothing:
                 self._ends.note_stop(topic, plan.stop)
             if not self._ends.is_past_end(topic, plan.start):  # batches after our end are not read: any schema will do
@@ -248,6 +251,7 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics.follow(end)
         first, last = self._positions(topics, start), self._positions(topics, end, committed=False)
         found: list[TopicRange] = []
+        reading = uuid.uuid4().hex
         for topic, stop in last.items():
             begin = first.get(topic) or self._start_of_new_topic(topics, topic, start, stop)
             if begin is None or begin == stop:
@@ -261,7 +265,13 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 data = plan.data or session.data_endpoint(topic)
                 wanted = self._options.partitions(topic, plan.partitions) if plan.rows else []
                 parts = plan.readable()
-                found.extend(TopicRange(topic, low, high, wanted, data, plan.rows // len(parts)) for low, high in parts)
+                found.extend(
+                    TopicRange(
+                        *(topic, low, high, wanted, data, plan.rows // len(parts)),
+                        counts=CountedRange(self._options.need_name(), low, high, reading),
+                    )
+                    for low, high in parts
+                )
         return input_partitions(found, self._options, session.cut)
 
     def _start_of_new_topic(
@@ -311,7 +321,8 @@ class JobPipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition; stateless."""
         assert isinstance(partition, RangePartition)  # noqa: S101 - Spark returns our own partitions
-        return read_range(partition.wanted, self._schema, self._options)
+        rows = read_range(partition.wanted, self._schema, self._options)
+        return counted(rows, partition.wanted, self._options.config)
 
     def _positions(self, topics: SubscribedTopics, offset: Offset, *, committed: bool = True) -> dict[str, Position]:
         """Return the positions in an offset; the coordinator is asked for the end of a slot (``readAhead``)."""

@@ -66,6 +66,11 @@ class RecordBatchSizes:
         depth = max(self.counts(), default=0)
         return [parts[level] for level in range(depth) for parts in self.partitions if level < len(parts)]
 
+    def rows_before(self, r: int) -> list[int]:
+        """Rows of the first ``r`` record batches, per partition."""
+        taken = prefix(self.counts(), r)
+        return [sum(rows for rows, _ in parts[:count]) for parts, count in zip(self.partitions, taken, strict=True)]
+
     def before(self, r: int) -> tuple[int, int]:
         """Rows and bytes of the first ``r`` record batches."""
         taken = prefix(self.counts(), r)
@@ -228,6 +233,16 @@ class Batches:
         assert row is not None  # noqa: S101 - meta has one row
         return int(row[0]), int(row[1])
 
+    def rows_before(self, n: int) -> int | None:
+        """Rows of all batches before ``n``, removed ones included; None where neither ``n`` nor ``n - 1`` is there."""
+        if n <= 0:
+            return 0
+        row = self._db.one("SELECT n, rows, cum_rows FROM batches WHERE n IN (?, ?) ORDER BY n LIMIT 1", n - 1, n)
+        if row is not None:
+            return int(row["cum_rows"] if row["n"] < n else row["cum_rows"] - row["rows"])
+        total = self._db.one("SELECT next_n, total_rows FROM meta")
+        return int(total["total_rows"]) if total is not None and total["next_n"] == n else None
+
     def shape(self, n: int) -> LogDivision | None:
         """The shape that batch ``n`` has; None when no batch was sealed yet."""
         row = self._db.one("SELECT * FROM shapes WHERE first_n <= ? ORDER BY first_n DESC LIMIT 1", n)
@@ -274,6 +289,14 @@ class Batches:
         rows = self._db.all("SELECT partition, rows, idx FROM segments WHERE n = ? ORDER BY partition, ordinal", n)
         partitions, partitioner = (shape.partitions, shape.partitioner) if shape else (0, "")
         return division_of(partitions, partitioner, ((row[0], row[1], row[2]) for row in rows))
+
+    def partition_rows(self, first: int, stop: int, *, limit: int) -> list[tuple[int, int, int]] | None:
+        """(offset, partition, rows) of the batches from ``first`` to before ``stop``; None for more than ``limit``."""
+        rows = self._db.all(
+            "SELECT n, partition, sum(rows) FROM segments WHERE n >= ? AND n < ? GROUP BY n, partition LIMIT ?",
+            *(first, stop, limit + 1),
+        )
+        return None if len(rows) > limit else [(row[0], row[1], row[2]) for row in rows]
 
     def sizes(self, first: int, stop: int) -> list[tuple[int, dict[int, tuple[int, int]]]]:
         """(rows, record batches) by partition of each batch from ``first`` to ``stop`` (exclusive) that has rows."""

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from jobpipe.errors import SpoolError
 
 APPLICATION = 0x4A504950  # "JPIP"
-FORMAT = 9
+FORMAT = 10
+OLDER = 9
+"""What :func:`prepare_catalog` brings up to date: a catalog without a ledger, whose cursors count no rows."""
 _TABLES = """
 -- superseded: the registry knew a higher epoch when the log was last served without a publisher; see take_over.
 CREATE TABLE meta(
@@ -47,7 +49,8 @@ CREATE TABLE queries(
 CREATE INDEX queries_by_age ON queries(once_up) WHERE once_up IS NOT NULL;
 CREATE TABLE subscriptions(
     name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
-    grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL);
+    grant_no INTEGER NOT NULL, holder TEXT, required INTEGER NOT NULL, created_up REAL NOT NULL, seen_up REAL NOT NULL,
+    acked_row INTEGER);
 -- A log made again after the loss of its spool, see recovery.py: the batch it waits for, and what came of that.
 CREATE TABLE restored(
     one INTEGER PRIMARY KEY CHECK (one = 1), start_n INTEGER NOT NULL, end_epoch INTEGER NOT NULL,
@@ -62,7 +65,7 @@ CREATE TABLE leases(
 -- How far flow jobs are in what they read, one row a partition of the source; see flow_cursors.py.
 CREATE TABLE cursors(
     flow TEXT NOT NULL, topic TEXT NOT NULL, log TEXT NOT NULL, partition INTEGER NOT NULL, claim INTEGER NOT NULL,
-    epoch INTEGER NOT NULL, n INTEGER NOT NULL, r INTEGER NOT NULL, moved_up REAL NOT NULL,
+    epoch INTEGER NOT NULL, n INTEGER NOT NULL, r INTEGER NOT NULL, moved_up REAL NOT NULL, rows INTEGER,
     PRIMARY KEY (flow, topic, log, partition));
 -- Named positions that keep retention back until scheduled jobs have read them; see holds.py. gap_up is when one was
 -- dropped, and gap says why: the row is then a report, and holds nothing.
@@ -77,6 +80,14 @@ CREATE TABLE redriven(
     n INTEGER NOT NULL, published_ms INTEGER NOT NULL, partition INTEGER NOT NULL, row INTEGER NOT NULL,
     marked_up REAL NOT NULL, PRIMARY KEY (n, published_ms, partition, row)) WITHOUT ROWID;
 CREATE INDEX redriven_by_age ON redriven(marked_up);
+"""
+_LEDGER = """
+-- What the ledger knows of each subscription beyond its position, and what was published in each minute; see
+-- topic_ledger.py.
+CREATE TABLE ledger_accounts(name TEXT PRIMARY KEY, state TEXT NOT NULL);
+CREATE TABLE ledger_minutes(
+    minute INTEGER PRIMARY KEY, first_n INTEGER NOT NULL, end_n INTEGER NOT NULL, first_row INTEGER NOT NULL,
+    end_row INTEGER NOT NULL);
 """
 
 
@@ -93,23 +104,33 @@ class Catalog(Protocol):
 
 
 def prepare_catalog(db: Catalog, topic: str) -> None:
-    """Make the tables of a new catalog, or check those of an existing one. Inside a transaction.
+    """Make the tables of a new catalog, or check those of an existing one, and add what is new. Inside a transaction.
 
     Raises:
         SpoolError: it is of an unknown format, or another topic's.
     """
     if db.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
         check_format(db, topic)
+        if db.value("PRAGMA user_version") == OLDER:
+            _run(db, _LEDGER)
+            db.execute("ALTER TABLE cursors ADD COLUMN rows INTEGER")
+            db.execute("ALTER TABLE subscriptions ADD COLUMN acked_row INTEGER")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
         return
-    for statement in _TABLES.split(";\n"):
-        if statement.strip():
-            db.execute(statement)
+    _run(db, _TABLES)
+    _run(db, _LEDGER)
     db.execute(
         "INSERT INTO meta(one, log_id, topic, created) VALUES (1, ?, ?, ?)",
         *(secrets.token_hex(8), topic, time.time()),
     )
     db.execute(f"PRAGMA application_id = {APPLICATION}")
     db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _run(db: Catalog, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        if statement.strip():
+            db.execute(statement)
 
 
 def check_format(db: Catalog, topic: str) -> None:
@@ -119,7 +140,7 @@ def check_format(db: Catalog, topic: str) -> None:
         SpoolError: it is not.
     """
     application, version = db.value("PRAGMA application_id"), db.value("PRAGMA user_version")
-    if application != APPLICATION or version != FORMAT:
+    if application != APPLICATION or version not in (OLDER, FORMAT):
         raise SpoolError(
             f"catalog {db.path} has format {version} of application {application:#x}, known is format {FORMAT}; "
             "let the version of jobpipe that wrote it serve it to the end, or remove its directory",

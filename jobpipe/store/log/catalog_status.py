@@ -9,6 +9,7 @@ from jobpipe.store.catalog.batches import Batches, NewestSeal
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.ledger.account_values import Difference, Totals
 from jobpipe.store.log.flow_cursors import FlowPlace
 from jobpipe.store.subscriptions.holds import Hold
 from jobpipe.store.subscriptions.leases import Lease
@@ -35,6 +36,7 @@ class SubscriptionLine:
         silent: seconds of uptime since it was heard of.
         hops: batches by how long they took until they were acknowledged, and the sum of their seconds, since the log
             was opened.
+        totals, difference: of its account in the ledger; None while there is none, and while nothing differs.
     """
 
     name: str
@@ -48,6 +50,8 @@ class SubscriptionLine:
     lag: StoredLag
     hops: tuple[int, ...]
     hop_seconds: float
+    totals: Totals | None = None
+    difference: Difference | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, c
         before_rows, before_bytes = batches.before(n)
         oldest = db.value("SELECT sealed_ms FROM batches WHERE n >= ? ORDER BY n LIMIT 1", n)
         holder = known.holder
+        totals, difference = subscriptions.ledger.summary(known.name) or (None, None)
         return SubscriptionLine(
             name=known.name,
             acked=known.acked,
@@ -119,6 +124,8 @@ def describe_log(db: Database, batches: Batches, subscriptions: Subscriptions, c
             stale=known.stale,
             hops=tuple(known.hops.counts),
             hop_seconds=known.hops.seconds,
+            totals=totals,
+            difference=difference,
             lag=StoredLag(
                 batches=head.n - n,
                 rows=rows - before_rows,

@@ -24,6 +24,7 @@ class SegmentPart:
         start, to: the part of the source; it is published if the cursor stands at ``start``.
         batch: what is sealed; without segments none is, and only the cursor moves.
         segments: what was written.
+        read: rows of the source that the function was given; None of a task that does not count them.
     """
 
     key: FlowKey
@@ -33,6 +34,7 @@ class SegmentPart:
     to: Position
     batch: NewBatch
     segments: list[SegmentInfo] = field(default_factory=list)
+    read: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,5 +132,5 @@ class FlowCommitter:
         rows = sum(segment.rows for segment in segments)
         if rows:
             self._sealer.insert(part.batch, segments)
-        self._cursors.move(part.key, part.partition, part.to)
+        self._cursors.move(part.key, part.partition, part.to, part.read)
         return PartOutcome(Cursor(part.partition, part.claim, part.to), rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from jobpipe.errors import Fenced, FlowNotFound
@@ -41,11 +41,13 @@ class Cursor:
         position: in the source's log. Its ``r`` counts the record batches of this partition in batch ``n``, and not, as
             in other positions, those of all partitions. Where batch ``n`` was sealed again after a loss, its ``epoch``
             may be that of batch ``n`` itself: see :mod:`jobpipe.store.catalog.recovery`.
+        rows: of the partition that the function was given since it is counted; None after a task that did not count.
     """
 
     partition: int
     claim: int
     position: Position
+    rows: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class FlowCursors:
         with self._db.write():
             place = (start.epoch, start.n, 0, self._clock.uptime)
             self._db.execute_many(
-                "INSERT OR IGNORE INTO cursors VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO cursors VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, 0)",
                 [(key.flow, key.topic, key.log, partition, *place) for partition in range(partitions)],
             )
             self._db.execute(
@@ -178,12 +180,12 @@ class FlowCursors:
             )
         return cursor
 
-    def move(self, key: FlowKey, partition: int, to: Position) -> None:
-        """Move a cursor. Inside a transaction, after :meth:`held` in it."""
+    def move(self, key: FlowKey, partition: int, to: Position, rows: int | None) -> None:
+        """Move a cursor over so many rows. Inside a transaction, after :meth:`held` in it."""
         self._db.execute(
-            "UPDATE cursors SET epoch = ?, n = ?, r = ?, moved_up = ? "
+            "UPDATE cursors SET epoch = ?, n = ?, r = ?, moved_up = ?, rows = coalesce(rows, 0) + ? "
             "WHERE flow = ? AND topic = ? AND log = ? AND partition = ?",
-            *(to.epoch, to.n, to.r, self._clock.uptime, key.flow, key.topic, key.log, partition),
+            *(to.epoch, to.n, to.r, self._clock.uptime, rows, key.flow, key.topic, key.log, partition),
         )
 
     def reset(self, flow: str, *, dry_run: bool = False) -> list[FlowKey]:
@@ -208,4 +210,5 @@ class FlowCursors:
 
 
 def _cursor(row: sqlite3.Row) -> Cursor:
-    return Cursor(row["partition"], row["claim"], Position(row["log"], row["epoch"], row["n"], row["r"]))
+    position = Position(row["log"], row["epoch"], row["n"], row["r"])
+    return Cursor(row["partition"], row["claim"], position, row["rows"])

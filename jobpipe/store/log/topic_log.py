@@ -57,6 +57,7 @@ class TopicLog:
         resolver: Finds where a read begins and ends.
         planner: Divides what is to be read into ranges.
         subscriptions, slots, leases: The readers' state in this log.
+        ledger: Whether each subscription has read what was published.
         holds: What is kept for scheduled jobs.
         required: Which subscriptions the publisher requires.
         redriven: Which rows of the topic were published in it again.
@@ -84,6 +85,7 @@ class TopicLog:
         self.recovery = Recovery(database, batches)
         self.resolver = OffsetResolver(database, batches, self.recovery, clock)
         self.subscriptions = Subscriptions(database, batches, clock)
+        self.ledger = self.subscriptions.ledger
         self.required = RequiredSubscriptions(database, self.subscriptions)
         self.redriven = RedriveMarks(database, topic)
         self.slots = Slots(database, batches, self.subscriptions, clock)
@@ -247,6 +249,7 @@ class TopicLog:
                     topic=self.topic,
                 )
             self.recovery.begin(point)
+            self.ledger.begin_again(0)
         self.batches.log_id = point.log
         self._db.epoch = int(self._db.value("SELECT epoch FROM meta"))
 
@@ -263,6 +266,9 @@ class TopicLog:
             )
         with self._db.write():
             self.hosts.take_back(query_id, batch_id)
+            self.ledger.begin_again(self.batches.next_n())
+            self.ledger.write()
+        self.ledger.written()
         self.subscriptions.reload()
 
     # -- sealing -------------------------------------------------------------------------------------------------------

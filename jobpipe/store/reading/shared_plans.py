@@ -101,8 +101,24 @@ class SharedPlans:
             self._fitting.clear()
             self._plans.clear()
 
-    def acknowledge(self, name: str, grant: int, start: Position) -> bool:
+    def acknowledge(
+        self,
+        name: str,
+        grant: int,
+        start: Position,
+        *,
+        read: int | None = None,
+        counts: bool = False,
+        wanted: tuple[int, ...] | None = None,
+    ) -> bool:
         """Acknowledge a position whose batch is committed, and keep what follows for the holder.
+
+        Args:
+            name, grant: of the subscription, and of its holder.
+            start: the position.
+            read: for the ledger, rows that the holder has read before it, where it counts itself.
+            counts: its tasks count what they read.
+            wanted: the partitions that they read; None for all.
 
         Returns:
             Whether the subscription stands further on now.
@@ -112,11 +128,18 @@ class SharedPlans:
             DataLoss: the position does not fit.
         """
         self._subscriptions.check_grant(name, grant)
-        here = self._fit(start)
-        if here is None:  # it has the batch that the publisher is about to repeat
-            return False
-        self._subscriptions.declare(name, grant, here, checked=True)
-        return self._subscriptions.acknowledge(name, grant, here, checked=True)
+        account = self._subscriptions.ledger.account(name)
+        if counts:
+            account.wants(wanted)
+        try:
+            here = self._fit(start)
+            if here is None:  # it has the batch that the publisher is about to repeat
+                return False
+            self._subscriptions.declare(name, grant, here, checked=True)
+            return self._subscriptions.acknowledge(name, grant, here, checked=True, read=read)
+        finally:  # also where the start is removed: it may go on after what is lost
+            if counts and start.log == self._batches.log_id:
+                account.counts_from(start.place)
 
     def plan(self, order: PlanQuery) -> Planned:
         """Return what comes next.

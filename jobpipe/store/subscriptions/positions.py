@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from jobpipe.store.catalog.batches import Batches
 from jobpipe.store.catalog.catalog_file import Database
 from jobpipe.store.catalog.log_clock import LogClock
 from jobpipe.store.catalog.position import Position
+from jobpipe.store.ledger.account_values import CountedCursor
+from jobpipe.store.ledger.topic_ledger import TopicLedger
 from jobpipe.store.subscriptions.hop_times import HopTimes, TimeHistogram
 from jobpipe.store.subscriptions.low_watermark import LowWatermark
 from jobpipe.store.subscriptions.subscription import StoredSubscription
@@ -36,6 +38,7 @@ class _Live:
     positioned: bool
     grant: int
     seen_up: float
+    acked_row: int | None = None  # the number of rows before acked_n, as the ledger counts them
     dirty: bool = False  # an acknowledgement waits
     seen: bool = False  # only a sign of life waits: not worth a transaction of its own
     declared: Position | None = None
@@ -44,7 +47,11 @@ class _Live:
 
 
 class Subscriptions:
-    """The subscriptions of a log. Acknowledgements stay in memory until :meth:`flush`; all else is durable at once."""
+    """The subscriptions of a log. Acknowledgements stay in memory until :meth:`flush`; all else is durable at once.
+
+    Attributes:
+        ledger: whether each of them has read what was published.
+    """
 
     def __init__(self, database: Database, batches: Batches, clock: LogClock) -> None:
         self._db = database
@@ -54,25 +61,35 @@ class Subscriptions:
         self._live: dict[str, _Live] = {}
         self._hop_times = HopTimes(time.monotonic)
         self._spent = 0  # the highest grant of a name that was dropped: its reader may still be connected
+        self.ledger = TopicLedger(database, batches, clock)
         self.reload()
+        self.ledger.load(self._positions())
 
     def reload(self) -> None:
         """Take the rows as they are; acknowledgements not written yet, and declared positions, are kept."""
         before, self._live = self._live, {}
-        for row in self._db.all("SELECT name, acked_n, positioned, grant_no, seen_up FROM subscriptions"):
+        for row in self._db.all("SELECT * FROM subscriptions"):
             live = _Live(row["acked_n"], bool(row["positioned"]), row["grant_no"], row["seen_up"])
+            live.acked_row = row["acked_row"] if "acked_row" in row.keys() else None  # noqa: SIM118 - a row of SQLite
             old = before.get(row["name"])
             if old is not None:
                 live.hops = old.hops
             if old is not None and old.grant == live.grant:
                 live.declared, live.stale, live.dirty, live.seen = old.declared, old.stale, old.dirty, old.seen
                 if old.dirty:
+                    if old.acked_n >= live.acked_n:
+                        live.acked_row = old.acked_row
                     live.acked_n = max(live.acked_n, old.acked_n)
                     live.positioned = live.positioned or old.positioned
                 live.seen_up = max(live.seen_up, old.seen_up)
             self._live[row["name"]] = live
         # The rows may say less than was noted: after a reopen, what seemed to be acknowledged may not be.
         self._watermark.lower(self.acknowledged_n())
+        self.ledger.begin_missing(self._positions())
+
+    def _positions(self) -> dict[str, tuple[int, int | None]]:
+        """The acknowledged offsets of those that have one, with the numbers of rows before them."""
+        return {name: (live.acked_n, live.acked_row) for name, live in self._live.items() if live.positioned}
 
     def names(self) -> Collection[str]:
         """Return the names of all, in no order."""
@@ -163,6 +180,9 @@ class Subscriptions:
             )
         live = self._known(name)
         live.grant, live.declared, live.seen_up = number, None, self._clock.uptime
+        account = self.ledger.account(name)
+        account.doubt()  # another reader, which may not count, or want other partitions
+        account.wants(None)
         return number
 
     def first_position(self, name: str, proposed: Position) -> Position:
@@ -177,10 +197,10 @@ class Subscriptions:
         """
         self.flush()
         self._batches.check(proposed)
-        with self._changing():
-            known = self.get(name)
-            if known.first is not None and known.holds_first:
-                return known.first
+        known = self.get(name)
+        if known.first is not None and known.holds_first:
+            return known.first
+        with self.ledger.account(name).moving(proposed.place), self._changing():
             self._move(name, proposed, first=proposed)
         self._moved(name, proposed)
         return proposed
@@ -193,8 +213,8 @@ class Subscriptions:
         """
         self.flush()
         self._batches.check(position)
-        with self._changing():
-            self._known(name)
+        self._known(name)
+        with self.ledger.account(name).moving(position.place), self._changing():
             self._move(name, position, first=None)
         self._moved(name, position)
 
@@ -208,6 +228,8 @@ class Subscriptions:
         with self._changing():
             self._db.execute("DELETE FROM slots WHERE name = ?", name)
             dropped = self._db.execute("DELETE FROM subscriptions WHERE name = ?", name) > 0
+            self.ledger.delete(name)
+        self.ledger.forget(name)
         self.reload()
         return dropped
 
@@ -224,10 +246,26 @@ class Subscriptions:
             self.drop(name)
         return expired
 
-    def acknowledge(self, name: str, grant: int, position: Position, *, checked: bool = False) -> bool:
+    def acknowledge(
+        self,
+        name: str,
+        grant: int,
+        position: Position,
+        *,
+        checked: bool = False,
+        read: int | None = None,
+        cursors: Sequence[CountedCursor] = (),
+    ) -> bool:
         """Advance the acknowledged position, in memory until :meth:`flush`; False for a late or repeated one.
 
-        Inside of a batch, the position counts as the batch's beginning. ``checked``: it is known to fit.
+        Inside of a batch, the position counts as the batch's beginning.
+
+        Args:
+            name, grant: of the subscription, and of its holder.
+            position: before which all is committed.
+            checked: it is known to fit.
+            read: rows that the holder has read before it since it has the name, where it counts itself.
+            cursors: how far a flow is in each partition.
 
         Raises:
             Fenced: another grant is valid, or the subscription does not exist.
@@ -239,15 +277,21 @@ class Subscriptions:
             raise self._batches.loss(position, "log")
         if live.declared is not None and live.declared.n < position.n:
             live.declared = Position(position.log, position.epoch, position.n)
-        if position.n <= live.acked_n and live.positioned:
-            if position.n < live.acked_n:
-                live.stale += 1
+        if position.n < live.acked_n and live.positioned:
+            live.stale += 1
             return False
-        if not checked:
+        further = position.n > live.acked_n or not live.positioned
+        if further and not checked:
             self._batches.check_origin(position)
+        if cursors:
+            self.ledger.account(name).commit_flow(position.place, cursors)
+        else:
+            self.ledger.account(name).commit(position.place, grant=grant, read=read)
+        if not further:
+            return False
         if live.positioned:
             self._hop_times.acknowledged(live.hops, live.acked_n, position.n)
-        live.acked_n = position.n
+        live.acked_n, live.acked_row = position.n, self.ledger.rows_before(position.n)
         live.positioned = live.dirty = True
         return True
 
@@ -288,7 +332,12 @@ class Subscriptions:
     def flush(self, *, force: bool = False) -> None:
         """Write the acknowledgements that wait, and the uptime if much of it waits, or any with ``force``."""
         late = self._clock.unwritten
-        if any(live.dirty for live in self._live.values()) or late >= _UPTIME_STEP or (force and late > 0):
+        if (
+            self.ledger.is_dirty
+            or any(live.dirty for live in self._live.values())
+            or late >= _UPTIME_STEP
+            or (force and late > 0)
+        ):
             with self._changing():
                 self.write()
             self.written()
@@ -297,24 +346,27 @@ class Subscriptions:
     def write(self) -> None:
         """Write what is in memory only, uptime included. Inside a transaction; :meth:`written` when that committed."""
         self._db.execute_many(
-            "UPDATE subscriptions SET acked_n = max(acked_n, ?), positioned = max(positioned, ?), "
+            "UPDATE subscriptions SET acked_n = max(acked_n, ?), acked_row = ?, positioned = max(positioned, ?), "
             "seen_up = max(seen_up, ?) WHERE name = ? AND grant_no = ?",
             [
-                (live.acked_n, int(live.positioned), live.seen_up, name, live.grant)
+                (live.acked_n, live.acked_row, int(live.positioned), live.seen_up, name, live.grant)
                 for name, live in self._live.items()
                 if live.dirty or live.seen
             ],
         )
         self._clock.write()
+        self.ledger.write()
 
     def note_sealed(self, first: int) -> None:
         """Note that the batches from offset ``first`` on were sealed just now; never fails: they are sealed."""
         with contextlib.suppress(SpoolError):
             self._hop_times.sealed(first, self._batches.next_n())
+            self.ledger.note_sealed()
 
     def written(self) -> None:
         """Let a committed :meth:`write` count."""
         self._clock.written()
+        self.ledger.written()
         for live in self._live.values():
             live.dirty = live.seen = False
 
@@ -336,7 +388,7 @@ class Subscriptions:
         uptime, tail_n = self._clock.uptime, self._batches.tail_n()
         unused = self._spent + 1 if self._spent else 0
         self._db.execute(
-            "INSERT INTO subscriptions VALUES (?, ?, ?, NULL, ?, NULL, ?, ?, ?) ON CONFLICT(name) DO UPDATE "
+            "INSERT INTO subscriptions VALUES (?, ?, ?, NULL, ?, NULL, ?, ?, ?, NULL) ON CONFLICT(name) DO UPDATE "
             "SET required = max(required, excluded.required), positioned = max(positioned, excluded.positioned)",
             *(name, tail_n, int(required), unused, int(required), uptime, uptime),
         )
@@ -344,13 +396,17 @@ class Subscriptions:
     def _move(self, name: str, position: Position, *, first: Position | None) -> None:
         """Set the acknowledged position and the first one. Inside a transaction; :meth:`_moved` when it committed."""
         self._db.execute(
-            "UPDATE subscriptions SET first = ?, acked_n = ?, positioned = 1 WHERE name = ?",
-            *(None if first is None else json.dumps(first.to_json(), sort_keys=True), position.n, name),
+            "UPDATE subscriptions SET first = ?, acked_n = ?, acked_row = ?, positioned = 1 WHERE name = ?",
+            *(None if first is None else json.dumps(first.to_json(), sort_keys=True), position.n),
+            *(self.ledger.rows_before(position.n), name),
         )
+        self.ledger.write()
 
     def _moved(self, name: str, position: Position) -> None:
         live = self._known(name)
         live.acked_n, live.positioned, live.dirty, live.declared = position.n, True, False, None
+        live.acked_row = self.ledger.rows_before(position.n)
+        self.ledger.written()
         self._watermark.lower(position.n)
 
     def _one(self, row: Any, at: Callable[[int], Position]) -> StoredSubscription:

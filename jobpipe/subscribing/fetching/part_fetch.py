@@ -35,7 +35,7 @@ from jobpipe.errors import (
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.blocking_link import BlockingLink
 from jobpipe.net.retry import Attempts, Deadline
-from jobpipe.operations.data_operations import FetchRequest, HeldPart, PartHeader
+from jobpipe.operations.data_operations import CountedPart, FetchRequest, HeldPart, PartHeader
 from jobpipe.operations.messages.calls import begin_stream, read_reply
 from jobpipe.operations.range_messages import PlannedRange
 from jobpipe.store.catalog.position import Position
@@ -60,6 +60,7 @@ class FetchRange:
     end: Position
     partition: int
     data: str  # hint: the "host:port" that served it when the range was planned
+    counts: CountedPart | None = None  # what is reported of it; see count_report.py
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _stream(
     wanted: FetchRange, endpoint: Endpoint, tls: ssl.SSLContext | None, skip: int, accept: Accept
 ) -> Iterator[Fetched]:
     with pooled(endpoint, wanted.topic, tls) as link:  # it is cut where a reader stops
-        asked = FetchRequest(start=wanted.start, end=wanted.end, partition=wanted.partition, skip=skip)
+        asked = FetchRequest(wanted.start, wanted.end, wanted.partition, skip, wanted.counts)
         begin_stream(link, asked, timeout=STREAM_SECONDS)
         count = 0
         while (part := link.next_part()) is not None:

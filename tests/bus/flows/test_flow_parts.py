@@ -295,7 +295,9 @@ class Coordinators:
                 raise LinkBroken("cut")
             for partition in range(request.partitions):
                 self.cursors.setdefault(partition, request.start)
-        found = [SimpleNamespace(partition=key, claim=1, position=here) for key, here in self.cursors.items()]
+        found = [
+            SimpleNamespace(partition=key, claim=1, position=here, rows=None) for key, here in self.cursors.items()
+        ]
         return SimpleNamespace(cursors=found, full=False)
 
 
@@ -335,7 +337,7 @@ def test_a_source_that_was_restored_is_told_first_where_the_flow_stands(ends: Fl
     def call(make: Callable[[int], Any], **_: Any) -> Any:
         request = make(7)
         asked.append(f"{type(request).__name__} {getattr(request, 'position', getattr(request, 'start', None)).n}")
-        return SimpleNamespace(cursors=[SimpleNamespace(partition=0, claim=0, position=at(9))], full=False)
+        return SimpleNamespace(cursors=[SimpleNamespace(partition=0, claim=0, position=at(9), rows=0)], full=False)
 
     ends.publisher, ends.cursors = None, [Cursor(0, 3, at(9))]
     ends.follower = SimpleNamespace(call=call, location=SimpleNamespace(instance="second"))  # type: ignore[assignment]
@@ -491,7 +493,7 @@ def test_room_is_asked_for_before_rows_are_sealed(
     """So a task that starts again and again adds nothing to a full topic, nor one that publishes now and then."""
     made, link = sealing(room)
     for n, count in enumerate(rows, 1):
-        made.done(0, at(n), [ROWS] * count)
+        made.done(0, at(n), [ROWS] * count, 1)
         made.flush()
     made.close()
     assert link.asked == asked
@@ -499,7 +501,7 @@ def test_room_is_asked_for_before_rows_are_sealed(
 
 def test_a_stop_waits_for_no_room(sealing: Sealing) -> None:
     made, link = sealing([False], stopped=True)
-    made.done(0, at(1), [ROWS])
+    made.done(0, at(1), [ROWS], 1)
     with pytest.raises(SpoolFull, match="topic 'target' has no room: it is full"):
         made.flush()
     made.close()

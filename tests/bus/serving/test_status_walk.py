@@ -14,10 +14,10 @@ import pytest
 import jobpipe.status_walk
 from jobpipe.admin import Admin
 from jobpipe.discovery.topic_lookup import Location
-from jobpipe.errors import LinkError, LinkTimeout, TopicAway
+from jobpipe.errors import LinkError, LinkTimeout, RemoteProtocolError, TopicAway
 from jobpipe.net.address import Endpoint
 from jobpipe.net.links.async_link import Link, connect
-from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.operations.status_operations import LedgerReply, LedgerRequest, TopicStatus
 from jobpipe.status_walk import StatusWalk
 from jobpipe.testing import NumberedRows
 from tests.bus.kit import PATIENCE, Bus, publish, until
@@ -64,6 +64,29 @@ def test_one_link_for_all_topics_of_a_coordinator(bus: Bus, topics: list[str], d
             assert [status.batches for status in found.values()] == [1, 1, 1]
         assert len(dialled) == 1
         assert {line.name for line in admin.topics() if line.location is not None} >= set(topics)
+
+
+def test_ledgers_are_asked_over_the_same_link(
+    bus: Bus, topics: list[str], dialled: list[Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the minutes, and of the subscription, that are wanted; an answer for another topic is refused."""
+    asked: list[LedgerRequest] = []
+
+    async def answer(link: Link, request: LedgerRequest, *, timeout: float) -> LedgerReply:
+        asked.append(request)
+        topic = request.topic or link.hello.topic
+        return LedgerReply(topic="another" if topic == topics[2] else topic, at=1.0, minutes=(), hops=())
+
+    with Admin(bus.config()) as admin:
+        admin.statuses(topics, PATIENCE)
+        monkeypatch.setattr(jobpipe.status_walk, "ask", answer)
+        found = admin.ledgers(topics, PATIENCE, minutes=5, name="billing")
+        assert found.keys() == set(topics)
+        assert [found[topic].topic for topic in topics[:2]] == topics[:2]  # type: ignore[union-attr]
+        assert isinstance(found[topics[2]], RemoteProtocolError)
+    assert len(dialled) == 1
+    assert {(request.minutes, request.name) for request in asked} == {(5, "billing")}
+    assert {request.topic for request in asked} - set(topics) <= {None}
 
 
 def test_a_link_that_has_ended_is_made_again(bus: Bus, topics: list[str], dialled: list[Endpoint]) -> None:

@@ -341,12 +341,12 @@ def test_a_disk_that_recovers_fails_nobody_and_one_that_does_not_the_first(
     failures = {"b": 1, "d": 9}
     acknowledge = SharedPlans.acknowledge
 
-    def failing(plans: SharedPlans, name: str, grant: int, start: Position) -> bool:
+    def failing(plans: SharedPlans, name: str, grant: int, start: Position, **more: Any) -> bool:
         calls.append(name)
         if failures.get(name, 0):
             failures[name] -= 1
             raise SpoolError("the disk fails", reopen=True)
-        return acknowledge(plans, name, grant, start)
+        return acknowledge(plans, name, grant, start, **more)
 
     async def scenario() -> None:
         topic = await Topic.open(world, "a", "b", "c", "d", "e")

@@ -155,6 +155,14 @@ async def bind(stage: Stage) -> Any:
     )
 
 
+async def ledger(stage: Stage) -> Any:
+    return await stage.look("ledger", {"minutes": 60})
+
+
+def accounted(stage: Stage, result: Any) -> None:
+    demand(stage, [each["name"] for each in result["hops"]] == [SUBSCRIBER], f"accounts: {result}")
+
+
 def bound(stage: Stage, result: Any) -> None:
     demand(stage, result["end"]["n"] == BASE, f"bound to {result}")
 

@@ -434,6 +434,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("settle", asking.settle, asking.slotted),
         Operation("bind", asking.bind, asking.slotted, asking.bound),
         Operation("bind at the head", asking.bind, asking.at_head, asking.bound_empty),
+        Operation("ledger", asking.ledger, verify=asking.accounted),
         Operation("bounds", asking.bounds),
         Operation("range", asking.range),
         Operation("cut", asking.cut),

@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -30,6 +31,7 @@ from jobpipe.errors import DataLoss
 from jobpipe.net.retry import RETRYABLE
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.reading.boundary import Boundary, ReadLimits
+from jobpipe.subscribing.fetching.count_report import CountedRange, counted
 from jobpipe.subscribing.fetching.part_fetch import FetchRange, fetch
 from jobpipe.subscribing.subscriber_session import SubscriberSession
 
@@ -169,10 +171,18 @@ def _read_on(
     if end == at:
         return at
     data = plan.data or session.data_endpoint(order.topic)
-    ranges = [FetchRange(order.topic, start, end, partition, data) for partition in range(plan.partitions)]
+    counts = CountedRange(order.name, start, end, uuid.uuid4().hex)
+    ranges = [
+        FetchRange(order.topic, start, end, partition, data, counts.part(partition))
+        for partition in range(plan.partitions)
+    ]
+
+    def task(wanted: FetchRange) -> list[pa.RecordBatch]:
+        return list(counted((fetched.batch for fetched in fetch(wanted, config)), wanted, config))
+
     try:
         with ThreadPoolExecutor(order.parallel) as pool:
-            partitions = list(pool.map(lambda wanted: [fetched.batch for fetched in fetch(wanted, config)], ranges))
+            partitions = list(pool.map(task, ranges))
     except DataLoss as error:
         if error.fields.get("reason") != "sealed again":
             raise

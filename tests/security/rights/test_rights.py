@@ -205,6 +205,45 @@ def test_who_may_say_which_names_are_required(served: Served) -> None:
         assert ask(dial(served, files, "admin"), "require", args) == {"before": False, "required": ["billing-2"]}
 
 
+@pytest.mark.slow
+def test_counts_of_others_are_not_taken(served: Served) -> None:
+    """A worker that may not read under a name proves nothing of it, and makes nothing of it look lost."""
+    world = served.world
+    _, start = stand(served, world.billing, "billing")
+    at = Position.from_json(start)
+    end = Position(at.log, 1, at.n + 1).to_json()
+    told = {"name": "billing", "start": start, "end": end, "reading": "0" * 32}
+    rows = ask(dial(served, world.billing, "reader"), "range", {"start": start, "end": end})["plans"][0]["rows"]
+    assert rows > 0
+
+    def hop(files: Credentials, counted: int) -> dict[str, Any]:
+        back = {"name": "billing", "to": EARLIEST.to_json(), "dry_run": False}
+        ask(dial(served, world.operations, "admin"), "seek", back)
+        with dial(served, world.billing, "subscriber", "billing") as link:
+            held = {"grant": int(link.call("grant", {"host": "h", "pid": 1}, timeout=20).result["grant"])}
+            link.call("plan", {**held, "start": start, "counts": True}, timeout=20)
+            piece = {"number": 0, "partition": 0, "rows": counted}
+            assert ask(dial(served, files, "reader", port="data"), "count", {**told, "pieces": [piece]}) == {}
+            link.call("ack", {**held, "position": end}, timeout=20)
+        (found,) = ask(dial(served, world.operations, "admin"), "ledger", {"name": "billing"})["hops"]
+        return dict(found["counts"])
+
+    def counts(files: Credentials, counted: int, **found: int) -> bool:
+        """Wait until what was committed is judged."""
+        last = hop(files, counted)
+        deadline = time.monotonic() + 60.0
+        while any(last[name] != value for name, value in found.items()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within 60 s: {last}")
+            time.sleep(0.2)
+            (line,) = ask(dial(served, world.operations, "admin"), "ledger", {"name": "billing"})["hops"]
+            last = line["counts"]
+        return True
+
+    assert counts(world.billing, rows, committed=rows, read=rows, unproven=0, differences=0)
+    assert counts(world.audit, rows, committed=2 * rows, read=rows, unproven=rows, differences=0)
+
+
 def test_slots_of_others_are_theirs(served: Served) -> None:
     """A worker binds under a name that it may read under, and not by the role of an administrator."""
     world, binds = served.world, {}
