@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
+from typing import TypeVar
 
 from jobpipe.config import Config
 from jobpipe.deletion import Deleter, Deletion
@@ -32,8 +33,8 @@ from jobpipe.operations.admin_operations import (
 from jobpipe.operations.flow_operations import ResetFlowRequest
 from jobpipe.operations.messages.calls import ask_blocking
 from jobpipe.operations.reader_operations import BoundsRequest, RangeRequest
-from jobpipe.operations.status_operations import StatusRequest, TopicStatus
-from jobpipe.status_walk import Answer, StatusWalk
+from jobpipe.operations.status_operations import LedgerReply, StatusRequest, TopicStatus
+from jobpipe.status_walk import Answer, LedgerAnswer, StatusWalk
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.spool_folders import has_spool
 from jobpipe.store.reading.boundary import COMMITTED, Boundary
@@ -41,6 +42,7 @@ from jobpipe.store.spool.spool_files import is_topic
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
+T = TypeVar("T", TopicStatus, LedgerReply)
 
 AWAY = (TopicAway, LinkError, RegistryUnavailable)
 """Errors of :class:`Admin` after which the same may be asked again later: nothing was changed, or it is not known.
@@ -150,9 +152,27 @@ class Admin:
             topics: their names.
             timeout: seconds in which a coordinator must be reached, and then for each of its answers.
         """
+        return self._answers(topics, lambda places: self._walk.ask(places, timeout))
+
+    def ledgers(
+        self, topics: Sequence[str], timeout: float, *, minutes: int = 60, name: str | None = None
+    ) -> dict[str, LedgerAnswer]:
+        """Return for each topic its ledger, or the error for which there is none; all coordinators are asked at once.
+
+        Args:
+            topics, timeout: as of :meth:`answers`.
+            minutes: the newest ones in which something was published.
+            name: of the one subscription to ask for; None: all.
+        """
+        return self._answers(topics, lambda places: self._walk.ledgers(places, timeout, minutes=minutes, name=name))
+
+    def _answers(
+        self, topics: Sequence[str], ask: Callable[[Sequence[Location]], dict[str, T | JobpipeError]]
+    ) -> dict[str, T | JobpipeError]:
+        """Ask where topics were found last, and those that do not answer there where they are found now."""
         places = {topic: self._places[topic] for topic in topics if topic in self._places}
-        found = self._walk.ask(list(places.values()), timeout)
-        missing = [topic for topic in topics if not isinstance(found.get(topic), TopicStatus)]
+        found = ask(list(places.values()))
+        missing = [topic for topic in topics if topic not in found or isinstance(found[topic], JobpipeError)]
         if not missing:
             return found
         try:
@@ -162,7 +182,7 @@ class Admin:
         kept = {topic: place for topic, place in self._places.items() if topic not in missing}
         self._places = {**kept, **new}
         moved = [place for topic, place in new.items() if place != places.get(topic)]
-        found |= self._walk.ask(moved, timeout)
+        found |= ask(moved)
         for topic in missing:
             if topic not in new and topic not in found:
                 found[topic] = TopicAway(f"topic {topic!r} is not served now", topic=topic)

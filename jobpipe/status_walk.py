@@ -1,4 +1,4 @@
-"""Asks coordinators how their topics stand: one link a coordinator, whatever the number of its topics.
+"""Asks coordinators how their topics stand, or for their ledgers: one link a coordinator, for all of its topics.
 
 All coordinators are asked at once, so that the silent ones cost their time together. Links are kept for a minute after
 their last use: who asks again every few seconds does not dial again.
@@ -12,8 +12,9 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from jobpipe.config import Config
 from jobpipe.discovery.configured_tls import dial_tls
@@ -25,7 +26,8 @@ from jobpipe.net.links.event_loop_thread import EventLoopThread
 from jobpipe.net.links.socket_options import copy_of
 from jobpipe.net.tls.peer_names import bears_topic
 from jobpipe.operations.messages.calls import ask
-from jobpipe.operations.status_operations import StatusRequest, TopicStatus
+from jobpipe.operations.messages.message_fields import RequestFor
+from jobpipe.operations.status_operations import LedgerReply, LedgerRequest, StatusRequest, TopicStatus
 from jobpipe.wire.wire_messages import Hello
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,12 @@ UNUSED_SECONDS = 60.0  # after which a link is not kept any more
 
 Answer = TopicStatus | JobpipeError
 """How a topic stands, or why that is not known."""
+
+LedgerAnswer = LedgerReply | JobpipeError
+"""The ledger of a topic, or why it is not known."""
+
+T = TypeVar("T", TopicStatus, LedgerReply)
+_Question: TypeAlias = Callable[[str | None], RequestFor[T]]  # of a topic; None: the one that the link is for
 
 
 @dataclass
@@ -66,10 +74,31 @@ class StatusWalk:
             places: where each topic is served.
             timeout: seconds in which a coordinator must be reached, and then for each of its answers.
         """
+        return self._run(places, timeout, lambda topic: StatusRequest(topic=topic), "asking how topics stand")
+
+    def ledgers(
+        self, places: Sequence[Location], timeout: float, *, minutes: int, name: str | None = None
+    ) -> dict[str, LedgerAnswer]:
+        """Return the ledgers of topics, or why there is none.
+
+        Args:
+            places, timeout: as of :meth:`ask`.
+            minutes: the newest ones in which something was published.
+            name: of the one subscription to ask for; None: all.
+        """
+
+        def question(topic: str | None) -> LedgerRequest:
+            return LedgerRequest(minutes=minutes, name=name, topic=topic)
+
+        return self._run(places, timeout, question, "asking for ledgers")
+
+    def _run(
+        self, places: Sequence[Location], timeout: float, question: _Question[T], doing: str
+    ) -> dict[str, T | JobpipeError]:
         if not places:
             return {}
         self._loop_thread = EventLoopThread.get()
-        return self._loop_thread.run(lambda: self._ask_all(places, timeout), None, doing="asking how topics stand")
+        return self._loop_thread.run(lambda: self._ask_all(places, timeout, question), None, doing=doing)
 
     def close(self) -> None:
         """End all links."""
@@ -84,19 +113,21 @@ class StatusWalk:
             with contextlib.suppress(JobpipeError):
                 self._loop_thread.run(end, CLOSE_SECONDS, doing="closing the links to coordinators")
 
-    async def _ask_all(self, places: Sequence[Location], timeout: float) -> dict[str, Answer]:
+    async def _ask_all(
+        self, places: Sequence[Location], timeout: float, question: _Question[T]
+    ) -> dict[str, T | JobpipeError]:
         by_coordinator: dict[Endpoint, list[Location]] = {}
         for place in places:
             by_coordinator.setdefault(place.control, []).append(place)
         turns = asyncio.Semaphore(COORDINATORS_AT_ONCE)
-        found: dict[str, Answer] = {}
+        found: dict[str, T | JobpipeError] = {}
 
         async def walk(endpoint: Endpoint, topics: list[str]) -> None:
             async with turns:
                 try:
-                    found.update(await self._ask_coordinator(endpoint, topics, timeout))
+                    found.update(await self._ask_coordinator(endpoint, topics, timeout, question))
                 except Exception as error:
-                    log.exception("%s: asking how its topics stand", endpoint)
+                    log.exception("%s: asking about its topics", endpoint)
                     found.update({topic: JobpipeError(f"{endpoint}: {error!r}") for topic in topics})
 
         async with asyncio.TaskGroup() as group:
@@ -112,9 +143,11 @@ class StatusWalk:
             if kept.users == 0 and kept.used < before:
                 self._links.pop(endpoint).link.abort()
 
-    async def _ask_coordinator(self, endpoint: Endpoint, topics: list[str], timeout: float) -> dict[str, Answer]:
+    async def _ask_coordinator(
+        self, endpoint: Endpoint, topics: list[str], timeout: float, question: _Question[T]
+    ) -> dict[str, T | JobpipeError]:
         """Ask one coordinator for its topics; over a further link for those that the first link does not prove."""
-        found: dict[str, Answer] = {}
+        found: dict[str, T | JobpipeError] = {}
         left = list(topics)
         while left:
             try:
@@ -126,7 +159,7 @@ class StatusWalk:
                 return {**found, **{topic: copy_of(error) for topic in left}}
             proven = [topic for topic in left if _proves(link, topic)]
             with self._using(endpoint, link):
-                found.update(await _ask_topics(link, proven, timeout))
+                found.update(await _ask_topics(link, proven, timeout, question))
             left = [topic for topic in left if topic not in proven]
         return found
 
@@ -171,12 +204,14 @@ def _proves(link: Link, topic: str) -> bool:
     return link.hello.topic == topic or not link.peer_names or bears_topic(link.peer_names, topic)
 
 
-async def _ask_topics(link: Link, topics: Sequence[str], timeout: float) -> dict[str, Answer]:
+async def _ask_topics(
+    link: Link, topics: Sequence[str], timeout: float, question: _Question[T]
+) -> dict[str, T | JobpipeError]:
     """Ask for some topics at a time; once the link has ended, or none of them was answered, no others."""
-    found: dict[str, Answer] = {}
+    found: dict[str, T | JobpipeError] = {}
     for first in range(0, len(topics), TOPICS_AT_ONCE):
         part = topics[first : first + TOPICS_AT_ONCE]
-        answers = await asyncio.gather(*(_ask_topic(link, topic, timeout) for topic in part))
+        answers = await asyncio.gather(*(_ask_topic(link, topic, timeout, question) for topic in part))
         found.update(zip(part, answers, strict=True))
         silence = answers[-1]
         if isinstance(silence, LinkError) and (
@@ -186,12 +221,12 @@ async def _ask_topics(link: Link, topics: Sequence[str], timeout: float) -> dict
     return found
 
 
-async def _ask_topic(link: Link, topic: str, timeout: float) -> Answer:
+async def _ask_topic(link: Link, topic: str, timeout: float, question: _Question[T]) -> T | JobpipeError:
     try:
-        status = await ask(link, StatusRequest(topic=None if topic == link.hello.topic else topic), timeout=timeout)
+        answer = await ask(link, question(None if topic == link.hello.topic else topic), timeout=timeout)
     except JobpipeError as error:
         return error
-    if status.topic == topic:
-        return status
-    text = f"{link.peer} answers for topic {status.topic!r}, and was asked for {topic!r}"
-    return RemoteProtocolError(text, peer=link.peer, topic=topic, served=status.topic)
+    if answer.topic == topic:
+        return answer
+    text = f"{link.peer} answers for topic {answer.topic!r}, and was asked for {topic!r}"
+    return RemoteProtocolError(text, peer=link.peer, topic=topic, served=answer.topic)

@@ -42,6 +42,11 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/hostserver": ["tests/coordinator"],
     "jobpipe/signal_handlers.py": ["tests/cli/test_interrupt.py"],
     "jobpipe/jobs": ["tests/control", "tests/control_api", "tests/control_schedules", "tests/pipelines"],
+    "jobpipe/ledger": [
+        "tests/cli/operate/test_ledger.py",
+        "tests/control/page/views/test_ledger_page.py",
+        "tests/ledger",
+    ],
     "jobpipe/own_application.py": ["tests/graph/test_own_application.py"],
     "jobpipe/plural.py": ["tests/cli", "tests/pipelines/runner/test_progress_reports.py"],
     "jobpipe/publishing": ["tests/bus/publishing/test_plain_publisher.py", "tests/arrow"],

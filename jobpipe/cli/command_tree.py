@@ -35,6 +35,7 @@ TREE: Mapping[str, Mapping[str, str]] = {
         "describe": "topics.describe_command:describe",
         "graph": "topics.graph_command:graph",
         "lag": "topics.lag_command:lag",
+        "ledger": "operate.ledger_command:ledger",
         "tail": "topics.tail_command:tail",
         "replay": "topics.replay_command:replay",
         "serve": "topics.serve_command:serve",
@@ -65,7 +66,7 @@ MOVED: Mapping[str, str] = {
     "schedule": "schedules",
 }
 """Old words of ``jobpipe``, which work until 0.2, and their places now."""
-SHORT: Mapping[str, str] = {"graph": "topics graph"}
+SHORT: Mapping[str, str] = {"graph": "topics graph", "ledger": "topics ledger"}
 """Words of ``jobpipe`` that are short for others; `--help` does not list them."""
 _OTHER_WORDS = {"ps": "status", "start": "submit", "show": "status", "describe": "status", "log": "logs"}
 """Words of other programs, and what we call that."""

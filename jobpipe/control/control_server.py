@@ -37,6 +37,7 @@ from jobpipe.control.letters.dead_letters import DeadLetters
 from jobpipe.control.letters.letter_questions import LetterQuestions
 from jobpipe.control.letters.letter_views import LetterJob
 from jobpipe.control.monitoring.dead_letter_topics import DeadLetterTopics
+from jobpipe.control.monitoring.difference_monitor import DifferenceMonitor
 from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.revisions.planning import Asked
@@ -69,6 +70,8 @@ from jobpipe.jobs.supervision.supervision_context import LOST_SECONDS, Supervisi
 from jobpipe.metrics.certificate_expiry import certificate_samples
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
 from jobpipe.metrics.topics_snapshots import TopicsSnapshots
+from jobpipe.operations.messages.ledger_messages import MAX_MINUTES
+from jobpipe.operations.status_operations import LedgerReply
 from jobpipe.pipelines.file.problems import Problem, pipeline_error
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.loading.spec_checks import without_bounds
@@ -82,6 +85,7 @@ from jobpipe_registry.handler import RegisterServerHandler
 
 STOP_SECONDS = 60.0
 MOST_WAIT_SECONDS = 60.0
+LEDGER_SECONDS = 3.0  # for a coordinator to be reached, and then for its answer
 CLOCKS_SECONDS = 60.0  # by which the clocks of two hosts may differ
 
 
@@ -146,7 +150,7 @@ class ControlServer(Control):
             stack.callback(handler.shutdown)
             with map_registry_errors():
                 jobs = CircuitBreaker(handler.jobs)
-            admin = self._make_admin(self._config)
+            admin = self._admin = self._make_admin(self._config)
             stack.callback(admin.close)
             self._topics_snapshots = TopicsSnapshots(admin)
             stack.callback(self._topics_snapshots.close)
@@ -194,6 +198,8 @@ class ControlServer(Control):
                 admin, monitored_jobs.watched, self._dispatcher.block, monitored_jobs.report, monitored_jobs.lagging()
             )
             stack.callback(topic_monitor.close)
+            difference_monitor = DifferenceMonitor(self._store, self._topics_snapshots.newest, self._clock)
+            stack.callback(difference_monitor.close)
             topics_to_serve = TopicsOfJobs(self._store)
             stack.enter_context(KeepServing(self._config, admin, topics_to_serve.topics, topics_to_serve.is_active))
             recorder = HistoryRecorder(
@@ -207,6 +213,7 @@ class ControlServer(Control):
             self._hold_keeper.start()
             self._scheduler.start()
             topic_monitor.start()
+            difference_monitor.start()
             recorder.start()
             stack.callback(recorder.close)  # not before: it would replace a file that it has not read
             self._stack = stack.pop_all()
@@ -343,6 +350,13 @@ class ControlServer(Control):
 
     def topics_snapshot(self) -> TopicsSnapshot:
         return self._topics_snapshots.newest()
+
+    def ledger(self, topic: str, *, minutes: int, name: str | None = None) -> LedgerReply:
+        _require_between("minutes", minutes, 1, MAX_MINUTES)
+        found = self._admin.ledgers([topic], LEDGER_SECONDS, minutes=minutes, name=name)[topic]
+        if isinstance(found, JobpipeError):
+            raise found
+        return found
 
     def topic_rows(self, query: RowsQuery) -> RowsFound:
         return self._topic_rows.read(query)

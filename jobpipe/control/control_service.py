@@ -21,6 +21,7 @@ from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
+from jobpipe.operations.status_operations import LedgerReply
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
@@ -385,6 +386,19 @@ class Control(ABC):
     @abstractmethod
     def topics_snapshot(self) -> TopicsSnapshot:
         """Return how all topics that are served stand, at most some seconds old; never fails."""
+
+    @abstractmethod
+    def ledger(self, topic: str, *, minutes: int, name: str | None = None) -> LedgerReply:
+        """Return the ledger of a topic, of its newest minutes with rows; waits for its coordinator.
+
+        Args:
+            minutes: from 1 to 1,440.
+            name: of the one subscription to ask for; None: all.
+
+        Raises:
+            TopicAway: no coordinator serves it now.
+            JobpipeError: its coordinator does not answer, refuses us, or is of a version that keeps no ledger.
+        """
 
     @abstractmethod
     def topic_rows(self, query: RowsQuery) -> RowsFound:

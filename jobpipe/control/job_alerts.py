@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from jobpipe.control.control_service import Control
+from jobpipe.control.monitoring.difference_monitor import DIFFERENCE
 from jobpipe.control.scheduler.hold_keeper import GAP
 from jobpipe.control.topic_monitor import LAGGING
 from jobpipe.errors import JobpipeError, StoreError
@@ -20,8 +21,8 @@ from jobpipe.pipelines.file.spec import AlertSpec
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-NAMES = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"})  # what a file may name
-_EACH = (LAGGING, GAP)  # events that are sent each time, also one after the other
+NAMES = frozenset({"FAILED", "LOST", "BLOCKED", "LAGGING", "GAP", "DIFFERENCE"})  # what a file may name
+_EACH = (LAGGING, GAP, DIFFERENCE)  # events that are sent each time, also one after the other
 
 
 class Alerts:

@@ -12,6 +12,7 @@ from jobpipe.metrics.metric_table import Metric
 LAG_SECONDS = 300
 GONE_SECONDS = 20  # a topic without its publisher is served for coordinator.linger, 60 s by default
 DAYS_LEFT = 7
+NEWS_SECONDS = 3_600  # for which a difference in the ledger is an alert
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,17 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         f"{_SUBSCRIPTION} lags by {{{{ $value | humanizeDuration }}}}",
         "see whether its job runs, and whether its micro-batches keep up",
+    ),
+    AlertRule(
+        "JobpipeRowsDiffer",
+        # The time is there with the first sample of a new series. The increase needs no clock of the coordinator's.
+        f"time() - {table.NEWEST_DIFFERENCE.sample} < {NEWS_SECONDS} "
+        f"or sum without(kind) (increase({table.DIFFERENCE_ROWS.sample}[{NEWS_SECONDS // 60}m])) > 0",
+        "0m",
+        "critical",
+        f"{_SUBSCRIPTION} has committed other rows than were published",
+        "`jobpipe ledger {{ $labels.topic }} {{ $labels.subscription }}` names the ranges, and what to do; so does the "
+        f"page Ledger of the control server. It ends {NEWS_SECONDS // 60} minutes after the newest one was found",
     ),
     AlertRule(
         "JobpipeRequiredSubscriptionAbsent",

@@ -121,6 +121,23 @@ ROWS: Mapping[str, Sequence[_Panel]] = {
                 ),
             ),
         ),
+        _Panel(
+            "Rows lost or doubled",
+            "timeseries",
+            (
+                _Query(
+                    f"increase({_of_topics(table.DIFFERENCE_ROWS)}[$__rate_interval])", f"{_SUBSCRIPTION} {{{{kind}}}}"
+                ),
+            ),
+            about="`jobpipe ledger` names the ranges.",
+        ),
+        _Panel(
+            "Rows committed that are not proven",
+            "timeseries",
+            (_Query(_rate(table.UNPROVEN_ROWS), _SUBSCRIPTION),),
+            unit="rowsps",
+            about="A coordinator ended before the acknowledgement, or the reader is an older one.",
+        ),
         _Panel("Links that came back", "timeseries", (_Query(_rate(table.RECONNECTS), _SUBSCRIPTION),), unit="cps"),
     ),
     "Jobs of the control server": (

@@ -59,8 +59,8 @@ def _topic(name: str, kind: MetricKind, about: str, *labels: str, unit: str = ""
     return Metric(f"jobpipe_topic_{name}", kind, about, (*_TOPIC, *labels), unit=unit)
 
 
-def _subscription(name: str, kind: MetricKind, about: str, unit: str = "") -> Metric:
-    return Metric(f"jobpipe_subscription_{name}", kind, about, _SUBSCRIPTION, unit=unit)
+def _subscription(name: str, kind: MetricKind, about: str, unit: str = "", labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"jobpipe_subscription_{name}", kind, about, (*_SUBSCRIPTION, *labels), unit=unit)
 
 
 def _job(name: str, kind: MetricKind, about: str, *labels: str, unit: str = "") -> Metric:
@@ -154,6 +154,29 @@ REQUIRED = _subscription("required", MetricKind.GAUGE, "1 if the publisher requi
 SILENT_SECONDS = _subscription(
     "silent_seconds", MetricKind.GAUGE, "Uptime of the log since the subscription was heard of.", "seconds"
 )
+
+# -- the ledger of subscriptions ---------------------------------------------------------------------------------------
+
+COMMITTED_ROWS = _subscription(
+    "committed_rows", MetricKind.COUNTER, "Rows that it has acknowledged, since its account in the ledger began."
+)
+READ_ROWS = _subscription("read_rows", MetricKind.COUNTER, "Rows of these that its readers have counted.")
+UNPROVEN_ROWS = _subscription(
+    "unproven_rows",
+    MetricKind.COUNTER,
+    "Rows of these of which it cannot be known whether they were read: a coordinator ended meanwhile, or the reader is "
+    "an older one.",
+)
+DIFFERENCE_ROWS = _subscription(
+    "difference_rows", MetricKind.COUNTER, "Rows that it has lost, or got twice.", labels=("kind",)
+)
+NEWEST_DIFFERENCE = _subscription(
+    "newest_difference_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the newest range was found of which it has committed other rows than were published, in seconds since 1970.",
+    "seconds",
+)
+DIFFERENCE_KINDS = ("lost", "doubled")
 
 # -- jobs of the control server ----------------------------------------------------------------------------------------
 

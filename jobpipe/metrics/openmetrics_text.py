@@ -25,12 +25,13 @@ from jobpipe.graph.blockers import blockers
 from jobpipe.metrics import metric_table as table
 from jobpipe.metrics.metric_samples import JobSample, MetricSamples
 from jobpipe.metrics.metric_table import Metric, MetricKind
+from jobpipe.operations.messages.ledger_messages import HopCounts
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.store.subscriptions.hop_times import BUCKETS
 
 F = TypeVar("F", CounterMetricFamily | GaugeMetricFamily, StateSetMetricFamily, HistogramMetricFamily)
 MOST_TOPICS = 5_000
-MOST_SUBSCRIPTIONS = 10_000  # together: some 285,000 samples, 24 MB
+MOST_SUBSCRIPTIONS = 10_000  # together: some 335,000 samples, 28 MB
 
 _BOUNDS = (*map(floatToGoString, BUCKETS), "+Inf")
 _NUMBERS = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
@@ -172,6 +173,18 @@ def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> 
     made.add(table.RECONNECTS, of, line.reconnects)
     made.add(table.REQUIRED, of, line.required)
     made.add(table.SILENT_SECONDS, of, line.silent)
+    if line.counts is not None:
+        _add_counts(made, of, line.counts)
+
+
+def _add_counts(made: _Families, of: tuple[str, str], counts: HopCounts) -> None:
+    """Add what the ledger says: also each zero, so that an increase from it is seen."""
+    made.add(table.COMMITTED_ROWS, of, counts.committed)
+    made.add(table.READ_ROWS, of, counts.read)
+    made.add(table.UNPROVEN_ROWS, of, counts.unproven)
+    for kind, rows in zip(table.DIFFERENCE_KINDS, (counts.lost, counts.doubled), strict=True):
+        made.add(table.DIFFERENCE_ROWS, (*of, kind), rows)
+    made.add(table.NEWEST_DIFFERENCE, of, None if counts.newest is None else counts.newest.found)
 
 
 def _add_job(made: _Families, sample: JobSample) -> None:

@@ -35,11 +35,12 @@ from jobpipe.control.monitoring.job_samples import job_samples
 from jobpipe.control.positions.subscription_moves import SubscriptionMoves
 from jobpipe.control.rest.rest_client import ControlClient, ServerAddress
 from jobpipe.control.rows.rows_query import RowsFound, RowsQuery
-from jobpipe.errors import ConfigError, ControlConflict, PipelineNotFound, RunNotFound
+from jobpipe.errors import ConfigError, ControlConflict, JobpipeError, PipelineNotFound, RunNotFound, TopicAway
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
 from jobpipe.jobs.storage.job_rows import Event
 from jobpipe.jobs.storage.job_store import Store
 from jobpipe.metrics.metric_samples import MetricSamples, TopicsSnapshot
+from jobpipe.operations.status_operations import LedgerReply
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.loading.loader import load_tree
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
@@ -126,6 +127,7 @@ class MemoryControl(Control):
         self.topics = TopicsSnapshot({}, 0.0)
         self.rows_of: Callable[[RowsQuery], RowsFound] = lambda query: RowsFound()
         self.warnings: tuple[Problem, ...] = ()
+        self.ledgers: dict[str, LedgerReply | JobpipeError] = {}
         self._events: list[Event] = []
         self._bell = threading.Condition()
 
@@ -227,6 +229,13 @@ class MemoryControl(Control):
         """No rows, unless the test says otherwise by ``rows_of``."""
         self._called("topic_rows", query)
         return self.rows_of(query)
+
+    def ledger(self, topic: str, *, minutes: int, name: str | None = None) -> LedgerReply:
+        self._called("ledger", topic, minutes, name)
+        found = self.ledgers.get(topic, TopicAway(f"topic {topic!r} is not served now"))
+        if isinstance(found, JobpipeError):
+            raise found
+        return replace(found, hops=tuple(hop for hop in found.hops if name in (None, hop.name)))
 
     def pipelines(self) -> tuple[PipelineStatus, ...]:
         self._called("pipelines")

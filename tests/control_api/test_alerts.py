@@ -162,6 +162,22 @@ def test_a_pipeline_that_cannot_be_loaded_any_more_has_its_alerts(
         alerts.close()
 
 
+def test_each_difference_is_told(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
+    """To those that named it, also one after the other."""
+    submitted(control, tmp_path, on=["DIFFERENCE"])
+    alerts = Alerts(control, environ={"ALERT_URL": receiver.url})
+    alerts.start()
+    try:
+        control.tell("gap", detail="not named")
+        for detail in ("offsets 41 to 43", "offset 50"):
+            control.tell("difference", detail=detail)
+            told = receiver.next()
+            assert (told["alert"], told["job"], told["detail"]) == ("DIFFERENCE", "report", detail)
+    finally:
+        alerts.close()
+    assert receiver.got.empty()
+
+
 @pytest.mark.slow
 def test_a_new_server_goes_on(control: MemoryControl, receiver: Receiver, tmp_path: Path) -> None:
     """With what happened while there was none; not with what was told."""

@@ -20,6 +20,7 @@ from jobpipe.control.rest.routing_table import ROUTES
 from jobpipe.errors import (
     ConfigError,
     ControlConflict,
+    LinkBroken,
     NotAuthorized,
     PipelineError,
     PipelineNotFound,
@@ -27,10 +28,14 @@ from jobpipe.errors import (
     RunNotFound,
     WaitTimeout,
 )
+from jobpipe.metrics.metric_samples import TopicsSnapshot
+from jobpipe.operations.messages.ledger_messages import HopCounts, HopLedger, HopMinute, LedgerMinute, RowDifference
+from jobpipe.operations.status_operations import LedgerReply
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.letters.letters_kit import DEAD, ROW
 from tests.control.positions.positions_kit import at
 from tests.control_api.kit import DEADLINE, SCHEDULE, Served, until
+from tests.statuses import subscription_status, topic_status
 
 
 def test_submit_look_stop_resume_restart_delete(served: Served) -> None:
@@ -299,6 +304,7 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
     values = {"pipeline": "flights", "job": "report", "run": "run-1", "type": "rate", "version": "1"}
     served.control.letters.jobs.append(LetterJob("flights", "report", DEAD))
     values |= {"topic": "flights", "subscription": "flights.report"}
+    put_ledger(served)
     asked = 0
     for route in sorted(ROUTES, key=lambda route: (route.method == "DELETE", route.name == "find-run")):
         if route.name in ("events", "metrics"):  # no JSON
@@ -316,10 +322,47 @@ def test_replies_are_as_the_document_says(served: Served) -> None:
         schema = about[str(route.status)]["content"]["application/json"]["schema"]
         jsonschema.validate(reply.json, {**schema, "components": document["components"]})
         asked += 1
-    assert asked >= 38
+    assert asked >= 39
     expanded = served.ask("GET", "/nothing").json
     schema = document["paths"]["/"]["get"]["responses"]["404"]["content"]["application/problem+json"]["schema"]
     jsonschema.validate(expanded, {**schema, "components": document["components"]})
+
+
+def put_ledger(served: Served) -> None:
+    """Let subscription flights.report of topic flights have lost a row."""
+    found = RowDifference(first=4, end=5, published=10, read=9, found=1_795_943_642.0, reason="counted")
+    counts = HopCounts(committed=10, read=9, lost=1, differences=1, newest=found)
+    line = subscription_status("flights.report", rows=3, position=5, counts=counts)
+    status = topic_status("flights", subscriptions=(line, subscription_status("another")))
+    served.control.topics = TopicsSnapshot({"flights": status, "silent": LinkBroken("refused")}, 0.0)
+    minutes = (LedgerMinute(29_932_394, 4, 6, 13),)
+    hop = HopLedger(
+        name="flights.report", position=5, counts=counts, minutes=(HopMinute(13, 10, 9),), differences=(found,)
+    )
+    served.control.ledgers["flights"] = LedgerReply(topic="flights", at=1.0, minutes=minutes, hops=(hop,))
+
+
+def test_the_ledger_of_a_topic(served: Served) -> None:
+    """A viewer may ask for it, as for the status; the shape is that of the command line."""
+    put_ledger(served)
+    reply = served.ask("GET", "/topics/flights/ledger", token=served.view)
+    assert [(hop["subscription"], hop["state"]) for hop in reply.json] == [
+        ("another", "no account"),
+        ("flights.report", "different"),
+    ]
+    assert ("ledger", "flights", 60, None) in served.control.calls
+    (hop,) = served.ask("GET", "/topics/flights/ledger?minutes=5&subscription=flights.report").json
+    assert ("ledger", "flights", 5, "flights.report") in served.control.calls
+    assert (hop["published"], hop["read"], hop["committed"], hop["lost"], hop["open"]) == (10, 9, 10, 1, 3)
+    assert hop["differences"][0]["said"].startswith("offset 4: 9 rows read of 10 published")
+    assert [(each["minute"], each["state"]) for each in hop["minutes"]] == [(1_795_943_640, "different")]
+    for path, status in (
+        ("/topics/none/ledger", 404),
+        ("/topics/flights/ledger?subscription=none", 404),
+        ("/topics/flights/ledger?minutes=0", 400),
+        ("/topics/silent/ledger", 503),
+    ):
+        assert served.ask("GET", path).status == status, path
 
 
 def test_a_subscription_is_moved_and_back(served: Served) -> None:

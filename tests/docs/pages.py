@@ -23,6 +23,7 @@ PAGES = (
     *("docs/pipeline-keys.md", "docs/jdbc-upsert.md", "docs/cluster-drivers.md", "docs/schedules.md"),
     "docs/dead-letters.md",
     "docs/monitoring.md",
+    "docs/ledger.md",
     "docs/page.md",
     "docs/lineage.md",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from jobpipe.errors import JobpipeError
@@ -13,12 +14,14 @@ from jobpipe.metrics.metric_samples import (
     ScheduleSample,
     TopicsSnapshot,
 )
-from jobpipe.operations.status_operations import TopicStatus
+from jobpipe.operations.messages.ledger_messages import HopCounts, RowDifference
+from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.store.subscriptions.hop_times import BUCKETS
 from tests.statuses import subscription_status, topic_status
 
 YEAR = 365 * 86_400.0
+COUNTS = HopCounts(committed=1_000, read=1_000)
 
 
 def topic(name: str = "orders", **given: Any) -> TopicStatus:
@@ -31,9 +34,21 @@ def topic(name: str = "orders", **given: Any) -> TopicStatus:
         "batches": 6,
         "stored_bytes": 32_000,
         "spool_limit": 1_000_000,
-        "subscriptions": (subscription_status("billing", required=True, hops=(1,) * (len(BUCKETS) + 1)),),
+        "subscriptions": (reader(),),
     }
     return topic_status(name, **{**about, **given})
+
+
+def reader(**given: Any) -> SubscriptionStatus:
+    """A subscription that has read all of it, and is required."""
+    about: dict[str, Any] = {"required": True, "hops": (1,) * (len(BUCKETS) + 1), "counts": COUNTS}
+    return subscription_status("billing", **{**about, **given})
+
+
+def different(found: float) -> HopCounts:
+    """The counts of a hop that has lost a row, which was found at that time."""
+    newest = RowDifference(first=3, end=4, published=100, read=99, partitions=(0,), found=found, reason="counted")
+    return replace(COUNTS, read=999, lost=1, differences=1, newest=newest)
 
 
 def job(**given: Any) -> JobSample:

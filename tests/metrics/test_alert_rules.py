@@ -16,10 +16,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from jobpipe.errors import RegistryUnavailable
 from jobpipe.metrics.alert_rules import RULES, rules_file
 from jobpipe.metrics.metric_samples import MetricSamples
+from jobpipe.metrics.metric_table import DIFFERENCE_ROWS, NEWEST_DIFFERENCE
 from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.operations.status_operations import Lag
 from jobpipe.pipelines.model.job_states import JobState
-from tests.metrics.kit import job, samples, schedule, topic
+from tests.metrics.kit import COUNTS, different, job, reader, samples, schedule, topic
 from tests.statuses import subscription_status
 
 PROMTOOL = shutil.which("promtool")
@@ -40,6 +41,7 @@ CASES: Mapping[str, MetricSamples | None] = {
     "JobpipeSpoolNearlyFull": samples(topic(subscriptions=(FULL,))),
     "JobpipeDiskError": samples(topic(disk="it does not answer")),
     "JobpipeSubscriptionLags": samples(topic(subscriptions=(LATE,))),
+    "JobpipeRowsDiffer": samples(topic(subscriptions=(reader(counts=different(60.0 * 30)),))),
     "JobpipeRequiredSubscriptionAbsent": samples(topic(subscriptions=(ABSENT,))),
     "JobpipeJobFailed": samples(jobs=(job(state=JobState.FAILED),)),
     "JobpipeJobLost": samples(jobs=(job(state=JobState.LOST),)),
@@ -58,6 +60,9 @@ WELL = (
     samples(jobs=(job(schedule=schedule(next_due=None, paused=True)),)),
     samples(topic(stored_bytes=990_000)),  # all of it acknowledged, and kept until there is need of room
     samples(jobs=(job(schedule=schedule(next_due=60.0, running=1)),)),  # a run takes longer than its interval
+    samples(topic(subscriptions=(reader(rows=900),))),  # lag alone
+    samples(topic(subscriptions=(reader(counts=dataclasses.replace(COUNTS, read=0, unproven=1_000)),))),
+    samples(topic(subscriptions=(reader(counts=dataclasses.replace(COUNTS, moved=1_000)),))),
     samples(topic(publishing=False)),  # served by a person, or closed by its job
     samples(topic(subscriptions=(subscription_status("billing", state="absent"),))),  # not required
 )
@@ -109,6 +114,60 @@ def expected(alert: str, labels: Mapping[str, str] | None) -> dict[str, Any]:
 def test_what_goes_on_raises_no_alert(tmp_path: Path, given: MetricSamples, growing: str, alert: str) -> None:
     cases = {"input_series": series(given, growing), "alert_rule_test": [expected(alert, None)]}
     promtool(tmp_path, [{"interval": "1m", **cases}])
+
+
+DIFFER = "JobpipeRowsDiffer"
+
+
+def differences(newest: str, count: str) -> dict[str, Any]:
+    """Series of a subscription, at each minute, in promtool's notation."""
+    labels = 'topic="orders", subscription="billing"'
+    return {
+        "interval": "1m",
+        "input_series": [
+            {"series": f"{NEWEST_DIFFERENCE.sample}{{{labels}}}", "values": newest},
+            {"series": f'{DIFFERENCE_ROWS.sample}{{{labels}, kind="lost"}}', "values": count},
+            {"series": f'{DIFFERENCE_ROWS.sample}{{{labels}, kind="doubled"}}', "values": "0x300"},
+        ],
+    }
+
+
+@needs_promtool
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("newest", "count"),
+    [
+        pytest.param("_x110 6570x200", "0x109 1x200", id="a series that counts from zero"),
+        pytest.param("_x110 6570x200", "_x110 1x200", id="a series that begins with it"),
+        pytest.param("_x110 0x200", "0x109 1x200", id="the clock of the coordinator is an hour late"),
+    ],
+)
+def test_a_difference_is_an_alert_within_a_minute_and_for_an_hour(tmp_path: Path, newest: str, count: str) -> None:
+    """It names topic and subscription, and the command that names the range; without another one it ends."""
+    labels = {"severity": "critical", "topic": "orders", "subscription": "billing"}
+    rule = next(rule for rule in RULES if rule.name == DIFFER)
+    assert "jobpipe ledger {{ $labels.topic }} {{ $labels.subscription }}" in rule.remedy
+    times = [("109m", None), ("110m", labels), ("140m", labels), ("180m", None)]
+    tests = [
+        {"eval_time": at, "alertname": DIFFER, "exp_alerts": [] if raised is None else [{"exp_labels": raised}]}
+        for at, raised in times
+    ]
+    for test in tests:
+        for alert in test["exp_alerts"]:
+            said = "subscription billing of topic orders has committed other rows than were published"
+            remedy = rule.remedy.replace("{{ $labels.topic }}", "orders").replace(
+                "{{ $labels.subscription }}", "billing"
+            )
+            alert["exp_annotations"] = {"summary": said, "description": remedy}
+    promtool(tmp_path, [{**differences(newest, count), "alert_rule_test": tests}])
+
+
+@needs_promtool
+@pytest.mark.processes
+def test_a_difference_of_long_ago_is_no_alert(tmp_path: Path) -> None:
+    """Also at the first sample, after a restart of what is scraped."""
+    raised = {"eval_time": "120m", "alertname": DIFFER, "exp_alerts": []}
+    promtool(tmp_path, [{**differences("_x110 600x20", "_x110 7x20"), "alert_rule_test": [raised]}])
 
 
 def test_there_is_a_case_for_each_rule() -> None:

@@ -20,7 +20,7 @@ from jobpipe.operations.admin_operations import HoldReply, LeaseReply
 from jobpipe.operations.status_operations import Lag, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.store.subscriptions.hop_times import BUCKETS
-from tests.metrics.kit import job, samples, schedule, topic
+from tests.metrics.kit import different, job, reader, samples, schedule, topic
 from tests.statuses import subscription_status, topic_status
 
 ACCEPT = "application/openmetrics-text; version=1.0.0"
@@ -91,6 +91,25 @@ def test_a_job_and_its_schedule() -> None:
         ("report", "shop", "RUNNING"): 0,
         ("report", "shop", "FAILED"): 2,
     }
+
+
+def test_the_ledger_of_a_subscription() -> None:
+    """Zeros too, so that an increase is seen; nothing of one without an account."""
+    counts = replace(different(1_000.0), unproven=20, doubled=3)
+    of = ("billing", "orders")
+    found = scraped(samples(topic(subscriptions=(reader(counts=counts),))))
+    assert values(found, "jobpipe_subscription_committed_rows_total") == {of: 1_000}
+    assert values(found, "jobpipe_subscription_read_rows_total") == {of: 999}
+    assert values(found, "jobpipe_subscription_unproven_rows_total") == {of: 20}
+    kinds = {("lost", *of): 1, ("doubled", *of): 3}
+    assert values(found, "jobpipe_subscription_difference_rows_total") == kinds
+    assert values(found, "jobpipe_subscription_newest_difference_timestamp_seconds") == {of: 1_000.0}
+    found = scraped(samples())
+    assert set(values(found, "jobpipe_subscription_difference_rows_total").values()) == {0}
+    assert values(found, "jobpipe_subscription_newest_difference_timestamp_seconds") == {}
+    found = scraped(samples(topic(subscriptions=(reader(counts=None),))))
+    assert values(found, "jobpipe_subscription_lag_rows") == {of: 0}
+    assert not [name for name, _ in found if "difference" in name or name.endswith("committed_rows_total")]
 
 
 def test_what_is_not_known_is_not_shown() -> None:
@@ -166,7 +185,8 @@ def test_both_formats_say_the_same() -> None:
 
 def test_every_sample_is_in_the_table() -> None:
     """Names, labels and types are those of the table, which the page and the dashboard are made from."""
-    waiting = topic(waiting="acks=all: billing", publisher_gone=3.0)
+    readers = (reader(counts=different(1_000.0)),)
+    waiting = topic(waiting="acks=all: billing", publisher_gone=3.0, subscriptions=readers)
     text, _ = metrics_text(samples(waiting), ACCEPT)
     families = {family.name: family for family in openmetrics(text.decode())}
     assert families.keys() == METRICS.keys()

@@ -22,6 +22,7 @@ class Exit(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_AUTHORIZED = 4
+    DIFFERENT = 5
     INTERRUPTED = 130
 
 
@@ -33,6 +34,7 @@ Exit codes:
   2    usage error, or invalid configuration
   3    the registry or the publisher cannot be reached
   4    not authorized: a certificate or a permission is missing
+  5    rows were lost or doubled, as `jobpipe ledger` shows
   130  interrupted by Ctrl-C
 """
 

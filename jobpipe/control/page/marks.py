@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jobpipe.control.control_service import JobStatus
 from jobpipe.graph.namespace_graph import LinkState, TopicState
 from jobpipe.jobs.schedules.schedule_decisions import IntervalState
+from jobpipe.ledger.hop_states import HopState
 from jobpipe.pipelines.model.job_states import ENDED, DesiredState, JobState
 
 
@@ -53,6 +54,14 @@ _INTERVALS: Mapping[IntervalState, Mark] = {
     IntervalState.SKIPPED: Mark("slash", "skipped"),
     IntervalState.LEFT_OUT: Mark("slash", "left out"),
 }
+_LEDGER: Mapping[HopState, Mark] = {
+    HopState.DIFFERENT: Mark("cross", "different", "alarm"),
+    HopState.OPEN: Mark("half", "open"),
+    HopState.UNPROVEN: Mark("question", "unproven"),
+    HopState.MOVED: Mark("turn", "moved"),
+    HopState.EQUAL: Mark("check", "equal", "good"),
+    HopState.NO_ACCOUNT: Mark("ring", "no account"),
+}
 
 
 def job_mark(job: JobStatus) -> Mark:
@@ -85,3 +94,8 @@ def topic_mark(state: TopicState) -> Mark:
 def interval_mark(state: str) -> Mark:
     """Return that of an interval of a schedule."""
     return _INTERVALS[IntervalState(state)]
+
+
+def ledger_mark(state: HopState) -> Mark:
+    """Return that of a hop, or of one of its minutes."""
+    return _LEDGER[state]

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from jobpipe.control.control_service import Control, JobStatus, RunView
 from jobpipe.control.page.graph_drawing import application_href, graph_picture, job_href, topic_href
-from jobpipe.control.page.marks import Mark, job_mark, link_mark, run_mark, topic_mark
+from jobpipe.control.page.marks import Mark, job_mark, ledger_mark, link_mark, run_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot, PageSnapshots
 from jobpipe.control.page.plots.plotted_history import PlotRange, job_plots, topic_plots
 from jobpipe.control.page.rendering import RenderedPage, render_page
@@ -18,12 +18,14 @@ from jobpipe.control.page.rows.rows_page import rows_page
 from jobpipe.control.page.troubles import troubles
 from jobpipe.control.page.views.dead_letters_page import DeadLettersPages
 from jobpipe.control.page.views.job_actions import job_actions, pipeline_actions
+from jobpipe.control.page.views.ledger_page import LedgerPages, ledger_href, news_since
 from jobpipe.control.page.views.move_page import MovePage, move_href
 from jobpipe.control.page.views.schedules_page import schedules_page
 from jobpipe.control.permissions import Caller, Right
 from jobpipe.errors import JobpipeError, PipelineNotFound, short_repr
 from jobpipe.graph.namespace_graph import ApplicationNode, Edge, EdgeKind, TopicNode
 from jobpipe.jobs.log_file_tail import FAILED_BECAUSE
+from jobpipe.ledger.hop_states import hop_state
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 
@@ -91,13 +93,15 @@ class JobLine:
 
 @dataclass(frozen=True)
 class Reader:
-    """A subscription, lease or hold of a topic, with the application it is of."""
+    """A subscription, lease or hold of a topic, with the application it is of; a subscription with its ledger."""
 
     edge: Edge
     mark: Mark
     application: str
     href: str
     subscription: SubscriptionStatus | None
+    ledger: Mark | None
+    ledger_href: str
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def is_rows(text: str) -> bool:
 
 def asks_coordinators(text: str) -> bool:
     """Tell whether an address is that of a page which asks for what is not known yet, and so takes its time."""
-    return _below_topic(text) in ("rows", "move")
+    return _below_topic(text) in ("rows", "move") or text.startswith("/ui/ledger/")
 
 
 def _below_topic(text: str) -> str:
@@ -146,6 +150,7 @@ class Pages:
         self._rendered: dict[tuple[str, Right], RenderedPage] = {}  # of that snapshot
         self._move_page = MovePage(control)
         self._dead_letters = DeadLettersPages(control)
+        self._ledger_pages = LedgerPages(control)
 
     def look_again(self) -> None:
         """Show what holds now from the next page on: something has happened."""
@@ -209,6 +214,10 @@ class Pages:
                 return lambda address, caller: self._dead_letters.all(self._snapshots.newest())
             case ("ui", "dead-letters", topic):
                 return lambda address, caller: self._dead_letters.one(topic, self._snapshots.newest(), caller)
+            case ("ui", "ledger"):
+                return lambda address, caller: self._ledger_pages.all(self._snapshots.newest())
+            case ("ui", "ledger", topic):
+                return lambda address, caller: self._ledger_pages.one(topic, address.query, self._snapshots.newest())
             case ("ui", "events"):
                 return self._events
         raise PipelineNotFound("there is no such page", job="")
@@ -301,13 +310,7 @@ class Pages:
                 if each.kind is EdgeKind.PUBLISHES
             ],
             readers=[
-                Reader(
-                    each,
-                    link_mark(each.state),
-                    snapshot.graph.labels[each.application],
-                    _application_href(snapshot, each.application),
-                    lines.get(each.name) if each.kind is EdgeKind.READS else None,
-                )
+                _reader(snapshot, each, lines.get(each.name) if each.kind is EdgeKind.READS else None)
                 for each in edges
                 if each.kind is not EdgeKind.PUBLISHES
             ],
@@ -351,6 +354,19 @@ def _job_line(snapshot: PageSnapshot, job: JobStatus) -> JobLine:
     reads = tuple(edge for edge in edges if edge.kind is not EdgeKind.PUBLISHES)
     publishes = tuple(edge for edge in edges if edge.kind is EdgeKind.PUBLISHES)
     return JobLine(job, job_mark(job), job_href(job.pipeline, job.name), reads, publishes)
+
+
+def _reader(snapshot: PageSnapshot, edge: Edge, line: SubscriptionStatus | None) -> Reader:
+    state = None if line is None else hop_state(line.counts, line.lag.rows, news_since(snapshot))
+    return Reader(
+        edge,
+        link_mark(edge.state),
+        snapshot.graph.labels[edge.application],
+        _application_href(snapshot, edge.application),
+        line,
+        None if state is None else ledger_mark(state),
+        ledger_href(edge.topic, edge.name),
+    )
 
 
 def _topic_line(snapshot: PageSnapshot, topic: TopicNode) -> TopicLine:

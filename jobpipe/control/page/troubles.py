@@ -9,8 +9,12 @@ from jobpipe.control.page.graph_drawing import job_href, topic_href
 from jobpipe.control.page.marks import Mark, job_mark, topic_mark
 from jobpipe.control.page.page_snapshot import PageSnapshot
 from jobpipe.control.page.rendering import seconds
+from jobpipe.control.page.views.ledger_page import ledger_href, news_since
 from jobpipe.control.page.views.schedules_page import schedule_href
 from jobpipe.graph.namespace_graph import TopicState
+from jobpipe.ledger.difference_words import count_words
+from jobpipe.ledger.hop_states import newest_since
+from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.plural import counted
 
@@ -31,7 +35,10 @@ class Trouble:
 
 def troubles(snapshot: PageSnapshot) -> tuple[Trouble, ...]:
     """Return all of them, the worst first."""
-    found = [replace(each, said=_short(each.said)) for each in (*_of_jobs(snapshot), *_of_topics(snapshot))]
+    found = [
+        replace(each, said=_short(each.said))
+        for each in (*_of_jobs(snapshot), *_of_topics(snapshot), *_of_hops(snapshot))
+    ]
     return tuple(sorted(found, key=lambda each: (_WORSE[each.mark.tone], each.name)))
 
 
@@ -69,3 +76,12 @@ def _of_topics(snapshot: PageSnapshot) -> Iterator[Trouble]:
         elif (edge.lag_seconds or 0.0) >= LAG_SECONDS:
             said = f"{edge.name} lags by {seconds(edge.lag_seconds)}, {counted(edge.lag_rows or 0, 'row')}"
             yield Trouble(Mark("half", "lagging", "warn"), edge.topic, topic_href(edge.topic), said)
+
+
+def _of_hops(snapshot: PageSnapshot) -> Iterator[Trouble]:
+    """Yield the subscriptions that have committed other rows than were published, as was found in the last day."""
+    mark, since = Mark("cross", "rows differ", "alarm"), news_since(snapshot)
+    for topic, answer in snapshot.topics.items():
+        for line in answer.subscriptions if isinstance(answer, TopicStatus) else ():
+            if (newest := newest_since(line.counts, since)) is not None:
+                yield Trouble(mark, topic, ledger_href(topic, line.name), f"{line.name}: {count_words(newest)}")

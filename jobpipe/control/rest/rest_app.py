@@ -59,6 +59,7 @@ PLACES = (
     ("Graph", "/"),
     ("Jobs", "/ui/jobs"),
     ("Topics", "/ui/topics"),
+    ("Ledger", "/ui/ledger"),
     ("Schedules", "/ui/schedules"),
     ("Dead letters", "/ui/dead-letters"),
     ("Alerts", "/ui/events"),

@@ -59,10 +59,14 @@ from jobpipe.errors import (
     NotAuthorized,
     PipelineError,
     PipelineNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
     WaitTimeout,
     short_repr,
 )
 from jobpipe.jobs.allowed_paths import AllowedPaths
+from jobpipe.ledger.hop_lines import hop_lines
+from jobpipe.ledger.ledger_views import HopView, hop_view
 from jobpipe.metrics.metric_samples import LineageSample
 from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.pipelines.file.error_messages import problems_of
@@ -343,6 +347,20 @@ class Handlers:
         """Take the last move of a subscription back, if it still stands where that left it; can be undone too."""
         topic, name, body = call.name("topic"), call.name("subscription"), call.of(UndoBody)
         return self._control.moves.undo(topic, name, number=body.number, expected=body.expected, by=call.caller.name)
+
+    def ledger(self, call: Call) -> tuple[HopView, ...]:
+        """Compare for each subscription of a topic the rows that were published, read and committed, also by minute."""
+        topic, name = call.name("topic"), call.text("subscription")
+        status = self._control.topics_snapshot().topics.get(topic)
+        if status is None:
+            raise TopicNotFound(f"topic {short_repr(topic)} is not served now", topic=topic[:100])
+        if isinstance(status, JobpipeError):
+            raise status
+        if name is not None and name not in {line.name for line in status.subscriptions}:
+            what = f"topic {short_repr(topic)} has no subscription {short_repr(name)}"
+            raise SubscriptionNotFound(what, topic=topic, name=name[:100])
+        reply = self._control.ledger(topic, minutes=call.whole("minutes"), name=name)
+        return tuple(map(hop_view, hop_lines(status, reply, name=name)))
 
     def dead_letters(self, call: Call) -> tuple[LetterTopic, ...]:
         """Count the dead letters of all jobs that may have some, by stage and error."""

@@ -44,6 +44,8 @@ from jobpipe.control.rest.rest_models import (
     ValidateBody,
     ValidatedView,
 )
+from jobpipe.ledger.ledger_views import HopView
+from jobpipe.operations.messages.ledger_messages import MAX_MINUTES
 
 Answer = Callable[[Handlers, Call], Any]
 
@@ -273,6 +275,17 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _POSITION, "move-subscription", Handlers.move, Move, 200, Right.OPERATE, MoveBody),
     Route("GET", f"{_POSITION}/undo", "plan-undo", Handlers.plan_undo, MovePlan),
     Route("POST", f"{_POSITION}/undo", "undo-move", Handlers.undo, Move, 200, Right.OPERATE, UndoBody),
+    Route(
+        "GET",
+        "/topics/{topic}/ledger",
+        "show-ledger",
+        Handlers.ledger,
+        tuple[HopView, ...],
+        query=(
+            Query("minutes", QueryKind.WHOLE, "The newest ones in which rows were published.", 60, 1, MAX_MINUTES),
+            Query("subscription", QueryKind.TEXT, "The only one to show."),
+        ),
+    ),
     Route("GET", "/dead-letters", "list-dead-letters", Handlers.dead_letters, tuple[LetterTopic, ...]),
     Route("GET", _LETTERS, "show-dead-letters", Handlers.dead_letters_of, LetterTopic),
     Route(

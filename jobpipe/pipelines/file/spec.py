@@ -276,7 +276,7 @@ class AlertSpec(Section):
     url: SecretReference = Field(
         description="Its address, as a reference: it is a secret. Read where the alert is sent from."
     )
-    on: tuple[Literal["FAILED", "LOST", "BLOCKED", "LAGGING", "GAP"], ...] = Field(
+    on: tuple[Literal["FAILED", "LOST", "BLOCKED", "LAGGING", "GAP", "DIFFERENCE"], ...] = Field(
         default=("FAILED", "LOST"), min_length=1, description="Which events to report."
     )
     lag_rows: Count = Field(

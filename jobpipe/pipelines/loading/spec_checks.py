@@ -73,10 +73,13 @@ def check_folders(pipeline: Pipeline) -> Iterator[Problem]:
 def left_out_by_run(pipeline: Pipeline) -> Iterator[Problem]:
     """Yield, as warnings, what the file asks for and ``jobpipe pipeline run`` does not do."""
     for number, alert in enumerate(pipeline.spec.alerts):
+        path = ("pipeline", "alerts", number, "on")
         if "GAP" in alert.on:
             what = "GAP is of scheduled intervals, which jobpipe pipeline run does not make"
-            path = ("pipeline", "alerts", number, "on")
             yield problem_at(pipeline.tree, path, what, "leave it out", "warning")
+        if "DIFFERENCE" in alert.on:
+            what = "DIFFERENCE is sent by the control server alone"
+            yield problem_at(pipeline.tree, path, what, "leave it out, and call jobpipe ledger", "warning")
 
 
 def schedules_not_fired(pipeline: Pipeline) -> Iterator[Problem]:

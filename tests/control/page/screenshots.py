@@ -21,6 +21,8 @@ from jobpipe.control.history.history import History
 from jobpipe.control.history.series import SeriesKey
 from jobpipe.control.rest.rest_server import RestServer
 from jobpipe.control.server_files import ServerFiles
+from jobpipe.operations.messages.ledger_messages import HopCounts, HopLedger, HopMinute, LedgerMinute, RowDifference
+from jobpipe.operations.status_operations import LedgerReply, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from tests.control.page.kit import job_status, put_pipeline, put_topics, topic
 from tests.control_api.kit import SCHEDULE, MemoryControl
@@ -46,6 +48,7 @@ PICTURES = (
     Picture("job", "/ui/jobs/shop/enrich", height=900, dark=True),
     Picture("topic", "/ui/topics/orders", height=900),
     Picture("schedules", "/ui/schedules", height=400),
+    Picture("ledger", "/ui/ledger/orders-enriched?subscription=shop.fraud", height=760),
 )
 
 
@@ -99,16 +102,57 @@ def _look(control: MemoryControl, seconds: float) -> None:
     readers = {"shop.enrich": (640, 0.4), "shop.invoices": (412_600 + int(1520 * seconds), 340.0 + seconds)}
     put_topics(
         control,
-        topic("orders", "shop.ingest", readers, absent=["shop.invoices"], **_orders(seconds), at=at),
-        topic(
-            "orders-enriched",
-            "shop.enrich",
-            {"shop.fraud": (120, 0.1), "notebook": (18_200, 12.0)},
-            rows=1_284_002 + int(1518 * seconds),
-            at=at,
+        _counted(topic("orders", "shop.ingest", readers, absent=["shop.invoices"], **_orders(seconds), at=at)),
+        _counted(
+            topic(
+                "orders-enriched",
+                "shop.enrich",
+                {"shop.fraud": (120, 0.1), "notebook": (18_200, 12.0)},
+                rows=1_284_002 + int(1518 * seconds),
+                at=at,
+            ),
+            control,
         ),
-        topic("alarms", "shop.fraud", {"pager": (0, 0.0)}, rows=312, at=at),
+        _counted(topic("alarms", "shop.fraud", {"pager": (0, 0.0)}, rows=312, at=at)),
     )
+
+
+def _counted(status: TopicStatus, control: MemoryControl | None = None) -> TopicStatus:
+    """Return a status with accounts: all rows are equal, unless the first subscription's ledger is to be shown."""
+    lines = []
+    for line in status.subscriptions:
+        committed = status.rows - line.lag.rows
+        counts = HopCounts(committed=committed, read=committed)
+        if control is not None and not lines:
+            counts = _different(control, status.topic, line.name, committed)
+        lines.append(replace(line, counts=counts))
+    return replace(status, subscriptions=tuple(lines))
+
+
+def _different(control: MemoryControl, topic_name: str, name: str, committed: int) -> HopCounts:
+    """Let a row be lost eight minutes ago, and return the counts."""
+    minute, rows = int(time.time() // 60), 91_080
+    found = RowDifference(
+        first=741,
+        end=743,
+        published=1_520,
+        read=1_519,
+        partitions=(2,),
+        found=60.0 * minute - 478.0,
+        reason="counted",
+    )
+    counts = HopCounts(committed=committed, read=committed - 1, lost=1, differences=1, newest=found)
+    minutes = [HopMinute(rows, rows, rows - (age == 8), differs=age == 8) for age in range(14, 0, -1)]
+    hop = HopLedger(
+        name=name,
+        position=812,
+        counts=counts,
+        minutes=(*minutes, HopMinute(31_878, 31_758, 31_758)),
+        differences=(found,),
+    )
+    listed = tuple(LedgerMinute(minute - age, 810 - 9 * age, 819 - 9 * age, rows) for age in range(14, -1, -1))
+    control.ledgers[topic_name] = LedgerReply(topic=topic_name, at=time.time(), minutes=listed, hops=(hop,))
+    return counts
 
 
 def _orders(seconds: float) -> dict[str, int]:

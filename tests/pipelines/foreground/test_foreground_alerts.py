@@ -123,5 +123,7 @@ def test_without_alerts_nothing_begins(write: Write) -> None:
 
 def test_what_a_run_does_not_tell(write: Write, pipeline: Pipeline) -> None:
     assert list(left_out_by_run(pipeline)) == []
-    (problem,) = left_out_by_run(loaded(write(FILE.replace("LAGGING]", "GAP]"))))
-    assert (problem.key, problem.severity) == ("pipeline.alerts[1].on", "warning")
+    for name in ("GAP", "DIFFERENCE"):
+        (problem,) = left_out_by_run(loaded(write(FILE.replace("LAGGING]", f"{name}]"))))
+        assert (problem.key, problem.severity) == ("pipeline.alerts[1].on", "warning")
+        assert problem.what.startswith(name)
