@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 from jobpipe.operations.data_operations import CountedPart, CountRequest
-
-log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
 BUFFER_BYTES = 1 << 20  # of lines that the coordinator has not read; then counts are dropped, which is said

@@ -223,7 +223,8 @@ class HopAccount:
         if published is None or len(known) < len(cursors) or shares is None or shares.keys() - known.keys():
             unseen = max(each.place for each in cursors)
         else:
-            new = [each.place for each in moved if not any(each is other for _, other in pairs)]
+            compared = {each.partition for _, each in pairs}
+            new = [each.place for each in moved if each.partition not in compared]
             unseen = max([self._unseen, *new])  # up to there some partition was not compared
         end = self._log.before(min(place, (unseen[0] + (1 if unseen[1] else 0), 0)))
         first, start = state.row, state.place
