@@ -159,8 +159,14 @@ def test_the_wheel_has_what_users_need(wheel: Path) -> None:
     marks = {"jobpipe/py.typed", "jobpipe_registry/py.typed"}
     java = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jobpipe/spark/java").rglob("*.*")}
     assert {Path(path).suffix for path in java} == {".md", ".java", ".jar"}
+    page = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("templates", "static")
+        for path in (ROOT / "jobpipe/control/page" / folder).rglob("*.*")
+    }
+    assert {Path(path).suffix for path in page} == {".html", ".js", ".css", ".svg"}
     others = {"pyspark_jobpipe.py", "jobpipe/pipelines/pipeline.schema.json", "jobpipe/spark/session/log4j2.properties"}
-    assert found == tracked | examples | about | marks | java | others
+    assert found == tracked | examples | about | marks | java | page | others
 
 
 def test_its_names_are_our_own(wheel: Path) -> None:
@@ -207,11 +213,16 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
     optional = {
         "cronsim",
         "h11",
+        "jinja2",
         "kerberos",
+        "markupsafe",
+        "openlineage-python",
         "pandas",
+        "prometheus-client",
         "psycopg",
         "pymysql",
         "pyspark",
+        "sqlglot",
         "starlette",
         "uvicorn",
     }  # of extras
