@@ -10,7 +10,16 @@ from typing import Annotated, Any, Self
 from jobpipe.config import Config, config_from_dict
 from jobpipe.errors import ConfigError, RemoteProtocolError
 from jobpipe.operations.messages.application import Application
-from jobpipe.operations.messages.checked_values import Boolean, CheckedName, Integer, Items, Object, PlainValue, Text
+from jobpipe.operations.messages.checked_values import (
+    Base64Bytes,
+    Boolean,
+    CheckedName,
+    Integer,
+    Items,
+    Object,
+    PlainValue,
+    Text,
+)
 from jobpipe.operations.messages.message_fields import (
     MAX_PARTITION,
     OMITTED,
@@ -44,10 +53,13 @@ MAX_SUBSCRIPTIONS = 100_000
 MAX_APPENDED = 8 * 1024 * 1024  # bytes of a batch of an appender, all of which travel with its seal
 MAX_SEGMENTS_APPENDED = 4000  # which a request of 1 MiB can describe
 
+MAX_NOTE = 4096  # bytes that a publisher stores with a batch
+
 NO_ROOM = "room"  # the reason, in a SpoolFull, for which an appender asks for room again
 APPENDER = "appender"
 """The role of who publishes next to a topic's publisher."""
 
+Note = Base64Bytes((MAX_NOTE + 2) // 3 * 4, f"at most {MAX_NOTE} bytes, as base64")
 WriteId = Annotated[str, Text(64, 1, pattern="[0-9a-f]*", words="a write id")]
 
 
@@ -167,11 +179,12 @@ class OpenRequest(RequestFor[OpenReply], op="open"):
 
 @message
 class LastSealed(Fields):
-    """The last batch that is sealed for a query, and the position after it."""
+    """The last batch that is sealed for a query, the position after it, and the note that came with it."""
 
     batch_id: BatchId
     position: At
     run_id: FreeText
+    note: Annotated[bytes | None, Note, OMITTED] = None
 
 
 @message
@@ -367,7 +380,9 @@ class SealReply(Fields):
 class SealRequest(RequestFor[SealReply], op="seal"):
     """Make a batch visible. Segments without a file lie in the blob, one after another, each ``inline`` bytes.
 
-    ``redriven``: which rows of the topic the batch publishes again: as many as it has.
+    Attributes:
+        redriven: which rows of the topic the batch publishes again: as many as it has.
+        note: kept with the query until its next batch, and told by ``begin``; not with ``acks=all``.
     """
 
     query_id: FreeText
@@ -379,6 +394,7 @@ class SealRequest(RequestFor[SealReply], op="seal"):
     partitioner: FreeText
     segments: Annotated[tuple[SegmentInfo, ...], Items(SegmentObject(), MAX_SEGMENTS)]
     redriven: Annotated[tuple[RedrivenRow, ...], Items(Nested(RedrivenRow), MARKS), OMITTED] = ()
+    note: Annotated[bytes | None, Note, OMITTED] = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, object], blob: bytes = b"") -> Self:

@@ -25,6 +25,7 @@ from jobpipe.arrow.schema_validation import readable, readable_schema, require_c
 from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
 from jobpipe.config.definitions.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
+from jobpipe.operations.publisher_operations import MAX_NOTE, LastSealed
 from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.first_publish_check import series_id
@@ -68,6 +69,7 @@ class PlainPublisher:
         self._appended = 0
         self._lock = threading.Lock()  # of writing: a publisher has one caller at a time
         self._closing = threading.Event()
+        self._last: LastSealed | None = None
         self._publisher = Publisher(
             topic,
             config=config,
@@ -82,11 +84,10 @@ class PlainPublisher:
         try:
             if schema is not None:
                 self._publisher.declare(readable_schema(topic, schema))
-            last = None if name is None else self._publisher.last_batch(name)
+            self._last = None if name is None else self._publisher.last_sealed(name)
         except BaseException:
             self.close()
             raise
-        self._last = None if last is None else last[0]
 
     def __enter__(self) -> PlainPublisher:
         return self
@@ -99,9 +100,14 @@ class PlainPublisher:
     @property
     def last_batch_id(self) -> int | None:
         """The highest batch id that was published under this name, by earlier processes too; None for none."""
-        return self._last
+        return None if self._last is None else self._last.batch_id
 
-    def write(self, rows: Rows, batch_id: int | None = None) -> SealedBatch:
+    @property
+    def last_note(self) -> bytes | None:
+        """The note that was published with the batch ``last_batch_id``; None if it had none, or there is none."""
+        return None if self._last is None else self._last.note
+
+    def write(self, rows: Rows, batch_id: int | None = None, *, note: bytes | None = None) -> SealedBatch:
         """Publish one batch; return when it is durable (and, with ``acks="all"``, committed by the required).
 
         With a ``batch_id`` the batch is published exactly once: an id that is not above all ids published before under
@@ -111,13 +117,17 @@ class PlainPublisher:
         Args:
             rows: a ``pyarrow.RecordBatch`` or ``Table``; for a publisher with a schema also a list of dicts.
             batch_id: rises with each batch, with or without gaps. Needs the publisher's ``name``.
+            note: up to 4096 bytes that are kept with the batch, in the same transaction, until the next one under this
+                name: where your source goes on. :attr:`last_note` gives it back, also to the next process. A batch
+                without rows keeps its note too, and subscribers see nothing of it. Needs ``batch_id``.
 
         Returns:
             Where the batch lies. Of a replay: the position after the batch with the highest id, ``replayed`` is true.
 
         Raises:
-            ConfigError: ``batch_id`` without a name, or not a whole number from 0; ``partition_by`` names a column
-                that does not exist; the partitioner's function is wrong.
+            ConfigError: ``batch_id`` without a name, or not a whole number from 0; a ``note`` without ``batch_id``, too
+                long, or with ``acks=all``; ``partition_by`` names a column that does not exist; the partitioner's
+                function is wrong.
             SchemaMismatch: the rows do not fit the schema, or have values that no subscriber could read; names columns.
             UnsupportedType: a column's type, or its name, cannot pass.
             RowTooLarge: a row is larger than a record batch may be.
@@ -126,6 +136,7 @@ class PlainPublisher:
         """
         self._publisher.owner.require()
         self._require_batch_id(batch_id)
+        self._require_note(note, batch_id)
         table = self._table(rows)
         with self._lock, self._publisher.while_active(lambda: not self._closing.is_set()):
             if self._closing.is_set():
@@ -133,9 +144,7 @@ class PlainPublisher:
             if batch_id is None or self.name is None:
                 self._appended += 1
                 return self._seal(self._appending, self._appended, table)
-            sealed = self._seal_numbered(self.name, batch_id, table)
-            self._last = batch_id if self._last is None else max(self._last, batch_id)
-            return sealed
+            return self._seal_numbered(self.name, batch_id, table, note)
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's status of the topic, as ``jobpipe topics describe --json`` shows it."""
@@ -190,20 +199,46 @@ class PlainPublisher:
                 key="batch_id",
             )
 
-    def _seal_numbered(self, name: str, batch_id: int, table: pa.Table) -> SealedBatch:
+    def _require_note(self, note: bytes | None, batch_id: int | None) -> None:
+        if note is None:
+            return
+        if batch_id is None:
+            why = "needs a batch_id: a batch without one may be published twice, and its note would tell of one"
+        elif not isinstance(note, bytes) or len(note) > MAX_NOTE:
+            what = f"{len(note)} bytes" if isinstance(note, bytes) else type(note).__name__
+            why = f"is {what}, expected at most {MAX_NOTE} bytes"
+        elif self._publisher.config.acks == "all":
+            why = (
+                "needs acks=local. With acks=all the topic goes on after the loss of its spool, and the note would be "
+                "lost with the spool"
+            )
+        else:
+            return
+        raise ConfigError(f"topic {self.topic!r}: the note of batch {batch_id} {why}", topic=self.topic, key="note")
+
+    def _seal_numbered(self, name: str, batch_id: int, table: pa.Table, note: bytes | None) -> SealedBatch:
+        """Seal a batch; whatever comes of it, ``_last`` is then what the coordinator knows of this name."""
         try:
-            return self._seal(name, batch_id, table)
+            sealed = self._seal(name, batch_id, table, note)
         except CheckpointTooOld:
-            last = self._publisher.last_batch(name)
+            last = self._publisher.last_sealed(name)
             if last is None:
                 raise
-            log.info("topic %s: batch %d of %s is older than batch %d: a replay", self.topic, batch_id, name, last[0])
-            return SealedBatch(last[1], 0, 0, replayed=True)
+            self._last = last
+            log.info(
+                "topic %s: batch %d of %s is older than batch %d: a replay", self.topic, batch_id, name, last.batch_id
+            )
+            return SealedBatch(last.position, 0, 0, replayed=True)
+        if sealed.replayed:  # with the note of the first time
+            self._last = self._publisher.last_sealed(name)
+        else:
+            self._last = LastSealed(batch_id, sealed.position, "", note)
+        return sealed
 
-    def _seal(self, query_id: str, batch_id: int, table: pa.Table) -> SealedBatch:
+    def _seal(self, query_id: str, batch_id: int, table: pa.Table, note: bytes | None = None) -> SealedBatch:
         # Each call is a run of its own: the same id once more is a replay, not a mistake.
         key = BatchKey(query_id, batch_id, uuid.uuid4().hex)
-        return self._publisher.seal_rows(key, table.schema, self._numbered(table), size=table.nbytes)
+        return self._publisher.seal_rows(key, table.schema, self._numbered(table), size=table.nbytes, note=note)
 
     def _table(self, rows: Rows) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):

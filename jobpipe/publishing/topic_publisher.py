@@ -34,6 +34,7 @@ from jobpipe.operations.publisher_operations import (
     BeginRequest,
     DeclareRequest,
     DrainedRequest,
+    LastSealed,
     OpenRequest,
     PrepareReply,
     Schema,
@@ -81,10 +82,16 @@ class OpenBatch:
         self.sealed: SealedBatch | None = None
 
     def seal(
-        self, target: WriteTarget, schema: pa.Schema, spark_schema: str | None, segments: list[SegmentInfo]
+        self,
+        target: WriteTarget,
+        schema: pa.Schema,
+        spark_schema: str | None,
+        segments: list[SegmentInfo],
+        *,
+        note: bytes | None = None,
     ) -> SealedBatch:
         """Seal it, as :meth:`Publisher.commit`."""
-        self.sealed = self._publisher.commit(self._key, target, schema, spark_schema, segments)
+        self.sealed = self._publisher.commit(self._key, target, schema, spark_schema, segments, note=note)
         return self.sealed
 
 
@@ -234,12 +241,11 @@ class Publisher:
         """
         return self._admission.prepare(writer)
 
-    def last_batch(self, query_id: str) -> tuple[int, Position] | None:
-        """Return the last batch that is sealed for a query, and the position after it; None if there is none."""
+    def last_sealed(self, query_id: str) -> LastSealed | None:
+        """Return the last batch that is sealed for a query; None if there is none."""
         # We ask for admission only to get ``last``. Batch id -1 is below that of any sealed batch, so it is not
         # admitted. If the query has no sealed batch, -1 may be admitted as a new one; nothing is written for it.
-        last = self._channel.call(BeginRequest(query_id, batch_id=-1)).last
-        return None if last is None else (last.batch_id, last.position)
+        return self._channel.call(BeginRequest(query_id, batch_id=-1)).last
 
     def target(self, partitions: int | None = None) -> WriteTarget:
         """Return the destination of the batch that :meth:`begin` admitted."""
@@ -271,8 +277,13 @@ class Publisher:
         schema: pa.Schema,
         spark_schema: str | None,
         segments: list[SegmentInfo],
+        *,
+        note: bytes | None = None,
     ) -> SealedBatch:
         """Seal the batch: its one commit point. Safe to repeat.
+
+        Args:
+            note: is kept with the query in the same transaction, until its next batch; see :meth:`last_sealed`.
 
         Raises:
             SpoolFull: it has more segments than one request carries, or alone exceeds the cap, or the disk is full;
@@ -288,6 +299,7 @@ class Publisher:
             partitions=target.partitions,
             partitioner=self._partitioner,
             segments=tuple(segments),
+            note=note,
         )
         try:
             reply = self._channel.call(request)
@@ -410,19 +422,21 @@ class Publisher:
         *,
         partitions: int | None = None,
         size: int | None = None,
+        note: bytes | None = None,
     ) -> SealedBatch:
         """Publish one batch like :meth:`seal`; ``rows`` are the pairs that :meth:`WriteTarget.write` takes.
 
         Args:
             size: bytes of the rows, if known. A small batch makes no segment file: the seal request carries its bytes,
                 and the catalog stores them.
+            note: as for :meth:`commit`.
         """
         with self.batch(key) as batch:
             if batch.replayed_at is not None:
                 return SealedBatch(batch.replayed_at, 0, 0, replayed=True)
             target = self.target(partitions)
             segments = target.write(schema, rows, "0", small=size is not None and size <= target.inline_max)
-            return batch.seal(target, schema, None, segments)
+            return batch.seal(target, schema, None, segments, note=note)
 
     @property
     def _own_run(self) -> str:

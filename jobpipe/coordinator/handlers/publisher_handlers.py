@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobpipe.coordinator.handlers.dispatch import Context, Handlers, pair
 from jobpipe.coordinator.topic.served_topic import ServedTopic
-from jobpipe.errors import Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
+from jobpipe.errors import ConfigError, Fenced, JobpipeError, NotAuthorized, RemoteProtocolError
 from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations import publisher_operations
@@ -49,6 +49,24 @@ def _require_own_id(at: Context, query_id: str) -> None:
         topic=at.topic.topic,
         query_id=query_id[:MAX_ID],
     )
+
+
+def _require_notable(at: Context) -> None:
+    """See that a note can be kept as long as the topic's log goes on.
+
+    Raises:
+        ConfigError: the log goes on after the loss of its spool, from what the registry knows, and that has no notes.
+        RemoteProtocolError: it is an appender's, which goes on nowhere.
+    """
+    if at.link.hello.role == APPENDER:
+        raise RemoteProtocolError("an appender's batch has no note", field="note")
+    if at.topic.config.acks == "all":
+        raise ConfigError(
+            f"topic {at.topic.topic!r}: a note needs acks=local. With acks=all the topic goes on after the loss of its "
+            "spool, and the note would be lost with the spool; nothing of this batch was published",
+            topic=at.topic.topic,
+            key="acks",
+        )
 
 
 class PublisherHandlers:
@@ -96,7 +114,9 @@ class PublisherHandlers:
         sealed, full, admitted = None, None, None
         epoch = topic.epoch
         if last is not None and position is not None:
-            sealed = publisher_operations.LastSealed(batch_id=last.batch_id, position=position, run_id=last.run_id)
+            sealed = publisher_operations.LastSealed(
+                batch_id=last.batch_id, position=position, run_id=last.run_id, note=last.note
+            )
         if not asked.written and (last is None or last.batch_id < asked.batch_id):
             full = await topic.room(asked.wait, has_room=room)
             admitted = self._coordinator.admitted(topic, topic.begin_write()) if full is None else None
@@ -174,7 +194,10 @@ class PublisherHandlers:
             partitions=asked.partitions,
             partitioner=asked.partitioner,
             end=False,
+            note=asked.note,
         )
+        if asked.note is not None:
+            _require_notable(at)
         schema = asked.schema.arrow, asked.schema.spark
         marks = tuple({row.source: None for row in asked.redriven})
         rows = sum(segment.rows for segment in asked.segments)

@@ -422,7 +422,8 @@ class ServedTopic(TopicState):
     async def must_be_sealed_again(self, query_id: str, batch_id: int) -> bool:
         """Tell whether a repeated batch is partly lost and still needed.
 
-        It is needed if a subscription has not acknowledged it, or if the topic has no subscription.
+        It is needed if a subscription has not acknowledged it, or if the topic has no subscription. A batch with a note
+        is not sealed again: its publisher might be killed before that, and would not know where its source went on.
         """
         if not self.gone:
             return False
@@ -430,6 +431,9 @@ class ServedTopic(TopicState):
         def work() -> bool:
             batches, head = self._store.batches, self._store.batches.next_n()
             if not batches.is_newest(query_id, batch_id) or not self._store.hosts.lost(head - 1, head, self.gone):
+                return False
+            last = batches.last_sealed(query_id)
+            if last is not None and last.note is not None:
                 return False
             acked = [known.acked for known in self._store.subscriptions.all()]
             return not acked or any(position is None or position.n < head for position in acked)

@@ -34,12 +34,18 @@ class LogDivision:
 
 @dataclass(frozen=True)
 class LastSeal:
-    """The last sealed batch of one query; ``n`` is the offset after it."""
+    """The last sealed batch of one query.
+
+    Attributes:
+        n: The offset after it.
+        note: What its publisher stored with it, such as where its source goes on; None for nothing.
+    """
 
     batch_id: int
     n: int
     run_id: str
     write_id: str | None
+    note: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -168,14 +174,14 @@ class Batches:
 
     def last_sealed(self, query_id: str) -> LastSeal | None:
         """The last sealed batch of a query; permanent, also for a batch without rows."""
-        row = self._db.one("SELECT batch_id, n, run_id, write_id FROM queries WHERE query_id = ?", query_id)
-        return None if row is None else LastSeal(row["batch_id"], row["n"], row["run_id"], row["write_id"])
+        row = self._db.one("SELECT batch_id, n, run_id, write_id, note FROM queries WHERE query_id = ?", query_id)
+        return None if row is None else LastSeal(**row)
 
     def note_sealed(self, query_id: str, last: LastSeal) -> None:
         """Note what a query has sealed last. Inside a transaction."""
         self._db.execute(
-            "INSERT OR REPLACE INTO queries SELECT ?, ?, ?, ?, ?, CASE WHEN ? THEN uptime END FROM meta",
-            *(query_id, last.batch_id, last.n, last.run_id, last.write_id, query_id.startswith(ONCE)),
+            "INSERT OR REPLACE INTO queries SELECT ?, ?, ?, ?, ?, CASE WHEN ? THEN uptime END, ? FROM meta",
+            *(query_id, last.batch_id, last.n, last.run_id, last.write_id, query_id.startswith(ONCE), last.note),
         )
 
     def require_room_for_appender(self, query_id: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from jobpipe.errors import SpoolError
 
 APPLICATION = 0x4A504950  # "JPIP"
-FORMAT = 10
-OLDER = 9
-"""What :func:`prepare_catalog` brings up to date: a catalog without a ledger, whose cursors count no rows."""
+FORMAT = 11
+OLDER = (9, 10)
+"""What :func:`prepare_catalog` brings up to date: 9 has no ledger, and its cursors count no rows; 10 has no notes."""
 _TABLES = """
 -- superseded: the registry knew a higher epoch when the log was last served without a publisher; see take_over.
 CREATE TABLE meta(
@@ -42,10 +42,11 @@ CREATE TABLE segments(
 CREATE INDEX segments_by_host ON segments(host, n) WHERE host IS NOT NULL;
 -- What host servers keep, with placement "host".
 CREATE TABLE kept(host TEXT PRIMARY KEY, segments INTEGER NOT NULL, bytes INTEGER NOT NULL);
--- The last batch of each query. One that does not come again has once_up, its time, and is forgotten later.
+-- The last batch of each query, and the note that came with it. One that does not come again has once_up, its time,
+-- and is forgotten later.
 CREATE TABLE queries(
     query_id TEXT PRIMARY KEY, batch_id INTEGER NOT NULL, n INTEGER NOT NULL, run_id TEXT NOT NULL, write_id TEXT,
-    once_up REAL);
+    once_up REAL, note BLOB);
 CREATE INDEX queries_by_age ON queries(once_up) WHERE once_up IS NOT NULL;
 CREATE TABLE subscriptions(
     name TEXT PRIMARY KEY, acked_n INTEGER NOT NULL, positioned INTEGER NOT NULL, first TEXT,
@@ -111,10 +112,13 @@ def prepare_catalog(db: Catalog, topic: str) -> None:
     """
     if db.value("SELECT count(*) FROM (SELECT 1 FROM sqlite_master LIMIT 1)"):
         check_format(db, topic)
-        if db.value("PRAGMA user_version") == OLDER:
+        version = db.value("PRAGMA user_version")
+        if version == 9:
             _run(db, _LEDGER)
             db.execute("ALTER TABLE cursors ADD COLUMN rows INTEGER")
             db.execute("ALTER TABLE subscriptions ADD COLUMN acked_row INTEGER")
+        if version in OLDER:
+            db.execute("ALTER TABLE queries ADD COLUMN note BLOB")
             db.execute(f"PRAGMA user_version = {FORMAT}")
         return
     _run(db, _TABLES)
@@ -140,7 +144,7 @@ def check_format(db: Catalog, topic: str) -> None:
         SpoolError: it is not.
     """
     application, version = db.value("PRAGMA application_id"), db.value("PRAGMA user_version")
-    if application != APPLICATION or version not in (OLDER, FORMAT):
+    if application != APPLICATION or version not in (*OLDER, FORMAT):
         raise SpoolError(
             f"catalog {db.path} has format {version} of application {application:#x}, known is format {FORMAT}; "
             "let the version of jobpipe that wrote it serve it to the end, or remove its directory",

@@ -37,6 +37,7 @@ class NewBatch:
         write_id: The id of the sink's call, which is in the names of all files of the batch.
         partitions, partitioner, schema_id: The shape; ``partitioner`` names how rows were divided.
         end: An end mark, without rows.
+        note: Kept as the query's until its next batch; None for nothing.
     """
 
     query_id: str
@@ -47,6 +48,7 @@ class NewBatch:
     partitions: int
     partitioner: str
     end: bool = False
+    note: bytes | None = None
 
     @classmethod
     def end_mark(cls, partitions: int) -> NewBatch:
@@ -176,7 +178,9 @@ class BatchSealer:
             )
             n += 1
         if batch.query_id:
-            self._batches.note_sealed(batch.query_id, LastSeal(batch.batch_id, n, batch.run_id, batch.write_id))
+            self._batches.note_sealed(
+                batch.query_id, LastSeal(batch.batch_id, n, batch.run_id, batch.write_id, batch.note)
+            )
         return Position(self._batches.log_id, self._db.epoch, n) if visible else self._batches.at(n)
 
     def _check_one(self, batch: NewBatch, segment: SegmentInfo) -> None:

@@ -24,10 +24,12 @@ def main() -> None:
     ) as orders:
         last = orders.last_batch_id
         coordinator = orders._publisher.coordinator.process.pid
-        print(json.dumps({"last_batch_id": last, "coordinator": coordinator}), flush=True)
+        note = None if orders.last_note is None else orders.last_note.decode()
+        print(json.dumps({"last_batch_id": last, "last_note": note, "coordinator": coordinator}), flush=True)
         for batch_id in range(0 if last is None else last + 1, order["batches"]):
             with journal.sealing(batch_id, rows.ranges(batch_id)):
-                orders.write(pa.concat_tables(rows.tables(batch_id)), batch_id=batch_id)
+                note = f"after {batch_id}".encode()
+                orders.write(pa.concat_tables(rows.tables(batch_id)), batch_id=batch_id, note=note)
             print(batch_id, flush=True)
         orders.close(final=True)
 

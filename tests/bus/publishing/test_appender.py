@@ -66,7 +66,7 @@ def test_batches_of_a_publisher_and_an_appender(bus: Bus, tmp_path: Path, payloa
     checker = Checker(rows, bus.journal)
     read(subscription, checker, 7 * 2 * 20)
     checker.check()
-    assert publisher.last_batch("q") is not None
+    assert publisher.last_sealed("q") is not None
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from jobpipe.errors import (
     UnsupportedType,
     WaitTimeout,
 )
+from jobpipe.publishing.batch_admission import BatchKey
 from jobpipe.publishing.plain_publisher import PlainPublisher
 from jobpipe.testing import Checker, Journal, NumberedRows
 from tests.bus.kit import PATIENCE, ROOT, Bus, coordinator_of, kill, until
@@ -112,6 +113,81 @@ def test_batch_ids_are_published_once(bus: Bus, opened: Any) -> None:
     assert later.last_batch_id == 10
     later.close(final=True)
     assert [row["customer"] for row in rows_of(bus)] == ["3", "4", "9", "10", "without", "without"]
+
+
+def test_notes_are_kept_with_their_batches(bus: Bus, opened: Any) -> None:
+    """Given back to the next process; a replay keeps the first one; a batch without rows, or without a note, too."""
+    importer = opened(name="importer", schema=SCHEMA)
+    assert (importer.last_batch_id, importer.last_note) == (None, None)
+    importer.write([{"customer": "a"}], batch_id=0, note=b"0/16B3748")
+    assert importer.last_note == b"0/16B3748"
+    assert importer.write([{"customer": "again"}], batch_id=0, note=b"other").replayed
+    assert importer.last_note == b"0/16B3748"
+    longest = bytes(range(256)) * 16
+    assert importer.write([], batch_id=1, note=longest).position.n == 1
+    assert importer.write([], batch_id=0, note=b"older").replayed
+    importer.write([{"customer": "of none"}])
+    importer.close()
+    later = opened(name="importer", schema=SCHEMA)
+    assert (later.last_batch_id, later.last_note) == (1, longest)
+    assert later.write([], batch_id=1, note=b"other").replayed
+    assert later.last_note == longest
+    later.write([{"customer": "b"}], batch_id=2, note=b"")
+    assert later.last_note == b""
+    later.write([{"customer": "c"}], batch_id=3)
+    assert (later.last_batch_id, later.last_note) == (3, None)
+    later.close()
+    other = opened(name="another")
+    assert (other.last_batch_id, other.last_note) == (None, None)
+    other.close(final=True)
+    assert [row["customer"] for row in rows_of(bus)] == ["a", "of none", "b", "c"]
+
+
+def test_a_write_that_failed_after_its_seal_tells_its_note(bus: Bus, opened: Any, monkeypatch: Any) -> None:
+    importer = opened(name="importer", schema=SCHEMA)
+
+    def lost(*_: Any) -> None:
+        raise LinkClosed("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(importer._publisher, "_warn_of_placement", lost)  # what comes after the seal
+        with pytest.raises(LinkClosed):
+            importer.write([{"customer": "a"}], batch_id=0, note=b"there")
+    assert importer.write([{"customer": "a"}], batch_id=0, note=b"there").replayed
+    assert (importer.last_batch_id, importer.last_note) == (0, b"there")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"note": b"x"}, "needs a batch_id"),
+        ({"note": b"x" * 4097, "batch_id": 1}, "is 4097 bytes, expected at most 4096 bytes"),
+        ({"note": "x", "batch_id": 1}, "is str, expected at most 4096 bytes"),
+    ],
+)
+def test_wrong_notes(opened: Any, given: dict[str, Any], why: str) -> None:
+    importer = opened(name="importer")
+    importer.write(pa.table({"a": [1]}), batch_id=0, note=b"x" * 4096)
+    with pytest.raises(ConfigError, match=why):
+        importer.write(pa.table({"a": [1]}), **given)
+    assert importer.last_batch_id == 0
+
+
+def test_a_note_needs_acks_local(bus: Bus, opened: Any) -> None:
+    """Here, and where it would be kept: with ``acks=all`` a log outlives its spool, and notes do not."""
+    with bus.subscribe("billing", starting="earliest"):
+        config = bus.config({"acks": "all", "acks.timeout": "100ms"})
+        importer = jobpipe.publisher(bus.topic, config=config, name="importer", required_subscribers=["billing"])
+        key, batch = BatchKey("importer", 0, "run"), pa.RecordBatch.from_pydict({"a": [1]})
+        with pytest.raises(ConfigError, match=r"the note of batch 0 needs acks=local") as caught:
+            importer.write(pa.table({"a": [1]}), batch_id=0, note=b"x")
+        on_page(caught.value, "ConfigError: topic '…': the note of batch")
+        with pytest.raises(ConfigError, match=r"a note needs acks=local"):
+            importer._publisher.seal_rows(key, batch.schema, [(batch, 0)], note=b"x")
+        assert importer.last_batch_id is None
+        with pytest.raises(WaitTimeout):
+            importer.write(pa.table({"a": [1]}), batch_id=0)  # published; it is not acknowledged
+        importer.close()
 
 
 @pytest.mark.parametrize("batch_id", [-1, 1 << 63, 1.0, "7", True])
@@ -304,7 +380,7 @@ def test_the_arguments() -> None:
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_writes(settings_of_test: dict[str, str], config: Config, tmp_path: Path) -> None:
-    """``kill -9`` at random places, three times; each life goes on by ``last_batch_id``: 0 lost, 0 twice."""
+    """``kill -9`` at random places, three times; each life goes on by id and note: 0 lost, 0 twice."""
     rows = NumberedRows("orders", partitions=2, rows=50)
     read: list[pa.RecordBatch] = []
     order = {"settings": settings_of_test, "topic": "orders", "journal": str(tmp_path / "journal"), "batches": 60}
@@ -330,6 +406,7 @@ def test_killed_in_the_middle_of_writes(settings_of_test: dict[str, str], config
                 said = json.loads(process.stdout.readline())
                 coordinators.append(said["coordinator"])
                 resumed.append(said["last_batch_id"])
+                assert said["last_note"] == (None if resumed[-1] is None else f"after {resumed[-1]}")
                 if life == 0:
                     reading.start()
                 if written is not None:

@@ -40,7 +40,7 @@ if what == "sink":
         sink(rows, 0)
     except Exception as error:
         raised = type(error).__name__
-    sealed = sink._publisher.last_batch(sink._own_query)
+    sealed = None if (last := sink._publisher.last_sealed(sink._own_query)) is None else last.batch_id
 else:
     pyspark.util._create_local_socket = connect_and_kill  # type: ignore[assignment]
     try:

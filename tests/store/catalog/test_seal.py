@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from jobpipe.errors import (
 )
 from jobpipe.store.catalog.position import Position
 from jobpipe.store.log.seal import NewBatch
+from jobpipe.store.log.spool_folders import read_status
 from jobpipe.store.log.topic_log import TopicLog
 from jobpipe.store.reading.catalog_reader import CatalogReader
 from jobpipe.store.spool.spool_files import new_write_id
@@ -370,3 +372,32 @@ def test_descriptors_do_not_leak(tmp_path: Path) -> None:
         CatalogReader.open(log.directory, TOPIC).close()
         log.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def seal_noted(log: TopicLog, query: str, batch_id: int, note: bytes | None, *, rows_there: bool = True) -> None:
+    write_id, segments = written(log, [(0, rows(0, batch_id, 1))] if rows_there else [])
+    schema = log.schemas.add(b"schema", None)
+    log.seal(NewBatch(query, batch_id, "run", write_id, schema, 2, "rr", note=note), segments)
+
+
+def test_a_note_is_the_querys_until_its_next_batch(tmp_path: Path) -> None:
+    """Also of a batch without rows; a catalog of format 10 has none, and can be read as it is."""
+    log = open_log(tmp_path)
+    seal_noted(log, "q", 0, b"first")
+    seal_noted(log, "other", 0, None)
+    log.close()
+    database = sqlite3.connect(log.directory / "catalog.db")
+    with database:
+        assert database.execute("SELECT note FROM queries ORDER BY query_id").fetchall() == [(None,), (b"first",)]
+        database.execute("ALTER TABLE queries DROP COLUMN note")
+        database.execute("PRAGMA user_version = 10")
+    database.close()
+    assert read_status(log.directory, TOPIC).head.n == 2
+    log = open_log(tmp_path)
+    last = log.batches.last_sealed("q")
+    assert last is not None
+    assert (last.batch_id, last.note) == (0, None)
+    seal_noted(log, "q", 1, b"\x00second", rows_there=False)
+    last = log.batches.last_sealed("q")
+    assert last is not None
+    assert (last.batch_id, last.n, last.note) == (1, 2, b"\x00second")

@@ -151,14 +151,15 @@ def test_a_day_of_minutes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def downgrade(catalog: Path) -> None:
-    """Make a catalog one of the format before."""
+    """Make a catalog one of format 9."""
     database = sqlite3.connect(catalog)
     with database:
         database.execute("DROP TABLE ledger_accounts")
         database.execute("DROP TABLE ledger_minutes")
         database.execute("ALTER TABLE cursors DROP COLUMN rows")
         database.execute("ALTER TABLE subscriptions DROP COLUMN acked_row")
-        database.execute(f"PRAGMA user_version = {OLDER}")
+        database.execute("ALTER TABLE queries DROP COLUMN note")
+        database.execute(f"PRAGMA user_version = {OLDER[0]}")
     database.close()
 
 
