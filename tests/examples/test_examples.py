@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import Row, SparkSession
 
 from jobpipe.config import Config
@@ -26,6 +27,7 @@ JOBS = sorted(EXAMPLES.glob("flights/*.py")) + sorted(EXAMPLES.glob("ten_thousan
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    found = SparkContext._active_spark_context is not None  # that of other modules of this process, which need it on
     session = (
         SparkSession.builder.master("local[1]")
         .config(map={**recommended_conf(checkpoints_local=True)})
@@ -35,7 +37,8 @@ def spark() -> Iterator[SparkSession]:
         .getOrCreate()
     )
     yield session
-    session.stop()
+    if not found:
+        session.stop()
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)

@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(300)
 
 @pytest.fixture
 def server_of_home(home: Path) -> Iterator[None]:
-    """Let the home, which other tests have too, be without a server's store afterwards."""
+    """Let the home, which other tests have too, be without a server's store before and afterwards."""
+    shutil.rmtree(home / "server", ignore_errors=True)
     yield
     shutil.rmtree(home / "server", ignore_errors=True)
 
