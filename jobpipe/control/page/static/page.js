@@ -23,7 +23,11 @@ document.addEventListener("click", event => {
 document.addEventListener("input", event => {
   if (event.target.id === "find") find();
 });
-document.getElementById("sign-out")?.addEventListener("click", async () => {
-  await fetch("/ui/sign-in", {method: "DELETE"});
-  location.assign("/");
-});
+const signOut = document.getElementById("sign-out");
+if (signOut) {
+  signOut.addEventListener("click", async () => {
+    await fetch("/ui/sign-in", {method: "DELETE"});
+    location.assign("/");
+  });
+  signOut.disabled = false;  // it does nothing before
+}

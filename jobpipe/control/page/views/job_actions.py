@@ -69,6 +69,8 @@ def _how(job: JobStatus) -> str:
         return "as its program does on SIGTERM"
     if job.kind == "flow":
         return "when its tasks have published what its function has returned"
+    if job.kind == "capture":
+        return "after the batch that it is publishing"
     return "in the middle of its run" if job.mode is Mode.BATCH else "after the micro-batch that it is in"
 
 
@@ -99,6 +101,8 @@ def _from(job: JobStatus) -> str:
         return "from the beginning of its program"
     if job.kind == "flow":
         return "from the first batch that it has not done"
+    if job.kind == "capture":
+        return "from the first change that it has not published"
     if job.mode is Mode.BATCH:
         return "over all that it reads"
     return "without its checkpoint" if job.new_checkpoint else "from its checkpoint if it has one"
