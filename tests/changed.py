@@ -35,6 +35,7 @@ MIRRORS = {  # where there is no folder of that name, or more than that
     "jobpipe/__init__.py": ["tests/test_names.py"],
     "jobpipe/admin.py": ["tests/cli"],
     "jobpipe/status_walk.py": ["tests/bus/serving/test_status_walk.py"],
+    "jobpipe/cdc": ["tests/cdc", "tests/pipelines/loading"],
     "jobpipe/control": ["tests/control", "tests/control_api", "tests/control_schedules"],
     "jobpipe/deletion.py": ["tests/cli/topics/test_topics.py"],
     "jobpipe/errors.py": ["tests/operations", "tests/docs/test_troubleshooting.py", "tests/wire"],

@@ -11,7 +11,7 @@ import click
 
 HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Look at topics and rows": ("topics", "subscriptions", "dead-letters"),
-    "Run jobs": ("pipeline", "runs", "schedules"),
+    "Run jobs": ("pipeline", "cdc", "runs", "schedules"),
     "Operate": ("server", "registry", "metrics", "doctor"),
     "Secure and configure": ("certs", "config"),
 }
@@ -20,6 +20,7 @@ _AT_THE_TOP = {
     "subscriptions": "topics.subscriptions_command:subscriptions",
     "dead-letters": "topics.dead_letters_command:dead_letters",
     "pipeline": "pipeline.pipeline_command:pipeline",
+    "cdc": "cdc.cdc_command:cdc",
     "runs": "pipeline.runs_command:runs",
     "schedules": "pipeline.schedules_command:schedules",
     "server": "operate.server_command:server",

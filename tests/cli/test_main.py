@@ -91,11 +91,11 @@ def test_every_command_has_help(run: Run) -> None:
         assert f"Usage: cli {path} " in result.stdout
 
 
-def test_help_lists_at_most_twelve_words_by_what_one_does(run: Run) -> None:
+def test_help_lists_at_most_thirteen_words_by_what_one_does(run: Run) -> None:
     """No word is left out."""
     words = [word for each in HEADINGS.values() for word in each]
     assert sorted(words) == cli.list_commands(click.Context(cli))
-    assert len(words) <= 12
+    assert len(words) <= 13
     text = run("--help").stdout
     places = [text.index(f"\n{heading}:\n") for heading in HEADINGS]
     assert places == sorted(places)

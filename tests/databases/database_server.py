@@ -87,6 +87,19 @@ class DatabaseServer(ABC):
                 server.wait(END_SECONDS)
         shutil.rmtree(self.folder)
 
+    def kill(self) -> None:
+        """``kill -9`` of it; :meth:`start_again` starts it on its files."""
+        assert self._server is not None
+        self._server.kill()
+        self._server.wait(END_SECONDS)
+
+    def start_again(self) -> None:
+        """Start it on the same port, once what was left of the last one is gone."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._start():
+            assert time.monotonic() < deadline, f"{self.name} does not start: {self.log.read_text()[-2000:]}"
+            time.sleep(0.1)
+
     @abstractmethod
     def make(self) -> None:
         """Make its files."""

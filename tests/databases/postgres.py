@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import uuid
@@ -27,7 +28,9 @@ _SETTINGS = {
 
 
 def programs() -> Path | None:
-    """Return the folder of the newest server's programs, None if there is none."""
+    """Return the folder of the newest server's programs, or of ``POSTGRES_BIN``; None if there is none."""
+    if chosen := os.environ.get("POSTGRES_BIN"):
+        return Path(chosen)
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if found:
         return max(found, key=lambda path: float(path.parent.name))
@@ -43,21 +46,31 @@ def missing() -> str | None:
 
 
 class Postgres(DatabaseServer):
-    """A running server, which refuses to run as root."""
+    """A running server, which refuses to run as root.
+
+    Args:
+        settings: of the server, besides those of all tests.
+    """
 
     name = "PostgreSQL"
     users = ("postgres", "nobody")
     end_signal = signal.SIGINT
     kill_signal = signal.SIGQUIT
 
+    def __init__(self, **settings: str) -> None:
+        super().__init__()
+        self._settings = settings
+
     @property
     def url(self) -> str:
         """As JDBC has it."""
         return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
 
-    def connect(self, user: str = SUPERUSER, password: str = PASSWORD) -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(
+        self, user: str = SUPERUSER, password: str = PASSWORD, database: str = "postgres"
+    ) -> psycopg.Connection[tuple[Any, ...]]:
         """Return a connection, each of whose statements is a transaction."""
-        where: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "dbname": "postgres"}
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "dbname": database}
         return psycopg.connect(**where, user=user, password=password, connect_timeout=10, autocommit=True)
 
     def query(self, statement: str, *given: Any) -> list[tuple[Any, ...]]:
@@ -91,7 +104,7 @@ class Postgres(DatabaseServer):
 
     def command(self) -> Sequence[str]:
         """Return the command of the server."""
-        settings = {**_SETTINGS, "port": self.port}
+        settings = {**_SETTINGS, **self._settings, "port": self.port}
         return [*self._program("postgres"), *(word for key in settings for word in ("-c", f"{key}={settings[key]}"))]
 
     def answers(self) -> bool:

@@ -26,6 +26,7 @@ PAGES = (
     "docs/ledger.md",
     "docs/page.md",
     "docs/lineage.md",
+    "docs/cdc.md",
 )
 SECONDS = 90.0  # less than a test may take
 _BLOCK = re.compile(

@@ -54,6 +54,13 @@ def test_join(write: Write, tmp_path: Path) -> None:
     assert (job.name, job.sources, job.publishes) == ("paid", ("csv", "csv"), ("paid",))
 
 
+def test_capture(write: Write) -> None:
+    graph = graph_of(loaded(write(block("docs/pipeline-keys.md", "capture"))))
+    assert [(topic.name, topic.publishers, topic.readers) for topic in graph.topics] == [
+        (name, ("changes",), ("totals",)) for name in ("public.orders", "sold-items")
+    ]
+
+
 def test_route(write: Write) -> None:
     (job,) = load_pipeline(write(block("docs/pipeline-keys.md", "route"))).jobs.values()
     routes = routes_of(job)

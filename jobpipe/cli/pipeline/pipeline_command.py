@@ -40,8 +40,11 @@ def of_file(command: F) -> F:
     return command
 
 
-def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeline:
+def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...], *, captures_only: bool = False) -> Pipeline:
     """Return the checked pipeline.
+
+    Args:
+        captures_only: see :func:`.loader.load_pipeline`.
 
     Raises:
         PipelineError: with every problem.
@@ -57,7 +60,7 @@ def load(file: str, given: tuple[str, ...], overlays: tuple[str, ...]) -> Pipeli
         if name.strip() in values:
             raise click.BadParameter(f"{name.strip()} is given twice; give it once", param_hint="--set")
         values[name.strip()] = value
-    return load_pipeline(file, overlays=overlays, given=values)
+    return load_pipeline(file, overlays=overlays, given=values, captures_only=captures_only)
 
 
 def _warnings(found: Pipeline) -> list[Problem]:

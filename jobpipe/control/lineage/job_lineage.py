@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from jobpipe.cdc.cdc_sources import PostgresCdcSource
 from jobpipe.config import Config
 from jobpipe.control.lineage.column_frames import UNKNOWN, Frame, FrameColumn, Origins, Use, dataset_frame, used
 from jobpipe.control.lineage.dataset_names import (
@@ -26,6 +27,7 @@ from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.file_paths import file_format
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.file_formats.format_options import read_schema
+from jobpipe.pipelines.model.captured_topics import names_among
 from jobpipe.pipelines.model.graph import dead_letters_of, graph_of
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins.api import Sink, Source, Transform
@@ -181,6 +183,8 @@ class PipelineLineage:
 
     def _frame(self, job: Job) -> Frame:
         """Return a job's rows as its sinks get them."""
+        if job.spec.captures:
+            return UNKNOWN  # its rows have columns of the capture's own
         if job.spec.type == "flow" or job.spec.application is not None:
             given = None if job.spec.schema_ is None else _read_columns(job.spec.schema_, self._pipeline.folder)
             return UNKNOWN if given is None else _without_origins(given)
@@ -269,6 +273,11 @@ def _datasets(stage: Stage[Any]) -> tuple[DatasetName, ...]:
         return _one(table_dataset(getattr(options, "url", ""), getattr(options, "table", ""), exact=True))
     if kind == "kafka":
         return _kafka(given)
+    if isinstance(plugin, PostgresCdcSource):
+        own = plugin.options
+        url = f"postgresql://{own.hostname}:{own.port}/{own.database_name}"
+        found = (table_dataset(url, table, exact=True) for table in names_among(own.tables))
+        return tuple(dataset for dataset in found if dataset is not None)
     return ()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from jobpipe.control.revisions.key_classes import CLASSES, ChangeClass, class_of_option, keeps_state
 from jobpipe.pipelines.file.error_messages import field_names
 from jobpipe.pipelines.plugins.api import Plugin
+from jobpipe.pipelines.plugins.capture_source import CaptureSource
 from jobpipe.pipelines.plugins.plugin_discovery import BUILT_IN, PlugInKind, Plugins
 
 BEGIN = "<!-- made from jobpipe/control/revisions by `make docs`; do not edit -->\n"
@@ -71,6 +72,9 @@ def _options(kind: PlugInKind, plugin: type[Plugin]) -> str:
         return "all but those that are known to tune, such as `maxFilesPerTrigger`"
     own = {name.lower(): name for name in field_names(plugin.Options)}
     named = [own.get(name, name) for name in sorted(plugin.identifying)]
+    if issubclass(plugin, CaptureSource):
+        listed = ", ".join(f"`{name}`" for name in named)
+        return f"none; after a change of {listed}, a capture that has published needs another name"
     told = [name for name in named if class_of_option(kind, plugin, name) is ChangeClass.NEW_CHECKPOINT]
     return ", ".join(f"`{name}`" for name in told) or "none"
 

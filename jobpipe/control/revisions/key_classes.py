@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from jobpipe.pipelines.checkpoints.checkpoint_owner import identifies_data
 from jobpipe.pipelines.file.spec import PipelineFile
 from jobpipe.pipelines.plugins.api import Plugin, Transform
+from jobpipe.pipelines.plugins.capture_source import CaptureSource
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInKind
 
 
@@ -115,7 +116,7 @@ def class_of_option(kind: PlugInKind, plugin: type[Plugin], option: str, *, is_o
     Args:
         is_own: the option is the stage's own; False: it is in its ``options``.
     """
-    if kind is PlugInKind.LAUNCHER:
+    if kind is PlugInKind.LAUNCHER or issubclass(plugin, CaptureSource):
         return ChangeClass.RESTART
     if kind is PlugInKind.TRANSFORM:
         return ChangeClass.NEW_CHECKPOINT if keeps_state(plugin) else ChangeClass.COMPARED

@@ -166,6 +166,8 @@ def removed(known: Known, asked: Asked) -> list[JobRow]:
 def plan_of_removed(job: JobRow, known: Known) -> JobPlan:
     """Return what is done with a job that the file does not have any more."""
     reasons = ["the file does not have it any more"]
+    if job.kind == "capture":
+        reasons.append("its replication slot stays, and keeps the log of the database: `jobpipe cdc drop` drops it")
     if job.subscriptions:
         reasons.append("its subscriptions are dropped, so that publishers keep no rows for it")
     if job.name in known.lost:
@@ -365,9 +367,20 @@ def _notes(row: JobRow, job: Job, known: Known, asked: Asked, *, begins: bool) -
             yield "it is stopped: from `jobpipe pipeline resume` on"
     elif row.name in known.lost:
         yield "it is LOST: its next run begins when it is known that it has ended"
+    if (was := _captured_before(job, known)) is not None:
+        yield f"it captured {was}: if it has published, it fails now; give the job another name then"
     storage = _storage(job, asked)
     if has_checkpoint(job) and local_folder(storage) is None:
         yield f"its checkpoint in {storage} is compared when it starts: it cannot be seen from the server"
+
+
+def _captured_before(job: Job, known: Known) -> str | None:
+    """Return which database, slot and publication a capture had, if it has others now."""
+    before = None if known.before is None else known.before.jobs.get(job.name)
+    if before is None or not (job.spec.captures and before.spec.captures):
+        return None
+    one, other = (part_of(stage) for each in (before, job) for stage in each.sources.values())
+    return None if one.is_same(other) else str(one)
 
 
 def _rows_again(job: Job, asked: Asked) -> Iterator[str]:

@@ -22,7 +22,7 @@ def shared_storage(store: Store, home: Path, pipeline: Pipeline) -> list[Problem
     not certain where it leads, and jobs of other names have checkpoints of their own.
     """
     place = _normal(PipelinePaths.of(home, pipeline.name).folder, pipeline.spec.storage, pipeline.folder)
-    own = {name for name, job in pipeline.jobs.items() if job.spec.type != "flow"}
+    own = {name for name, job in pipeline.jobs.items() if job.spec.type != "flow" and not job.spec.captures}
     return [
         _problem(pipeline, row.name, place, own, _of_checkpoints(store, row.name))
         for row in store.pipelines()
@@ -41,7 +41,7 @@ def _problem(pipeline: Pipeline, other: str, place: str, own: Collection[str], o
 
 
 def _of_checkpoints(store: Store, pipeline: str) -> set[str]:
-    return {job.name for job in store.jobs(pipeline) if job.in_definition and job.kind != "flow"}
+    return {job.name for job in store.jobs(pipeline) if job.in_definition and job.kind not in ("flow", "capture")}
 
 
 def _places_of(store: Store, home: Path, row: PipelineRow) -> Iterator[str]:

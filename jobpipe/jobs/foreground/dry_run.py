@@ -121,6 +121,10 @@ def try_job(pipeline: Pipeline, name: str, inputs: Mapping[str | None, list[Row]
         raise ConfigError(f"there is no job {name!r}; {nearest(name, pipeline.jobs)}", key=name)
     if job.spec.application is not None:
         raise ConfigError(f"job {name} is a program of your own: run it", key=name)
+    if job.spec.captures:
+        raise ConfigError(
+            f"job {name} captures tables, and transforms no rows: try a job that reads its topics", key=name
+        )
     if set(inputs) != set(job.sources):
         views = ", ".join(f"--input {view}=FILE" for view in job.sources if view is not None)
         raise ConfigError(f"job {name}: give {views or '--input FILE, once'}", key="input")

@@ -21,6 +21,7 @@ from jobpipe.config import Config, load
 from jobpipe.config.job_secrets import export
 from jobpipe.discovery.registry_handler import map_registry_errors, open_handler
 from jobpipe.errors import JobpipeError, RegistryUnavailable
+from jobpipe.jobs.bus_keys import bus_keys
 from jobpipe.jobs.log_file_tail import FAILED_BECAUSE
 from jobpipe.jobs.runner.checkpoint_fence import Fence
 from jobpipe.jobs.runner.driver_environment import prepare_environment
@@ -84,8 +85,11 @@ def _run(snapshot: Snapshot, jvm: DriverJvm | None, reporter: Reporter) -> int:
         job = pipeline.jobs[snapshot.job]
         # All processes of the attempt tell the bus whose they are: a JVM that it starts inherits this.
         os.environ |= {PIPELINE: pipeline.name, JOB: job.name, RUN: snapshot.run}
-        prepare_environment(master_of(pipeline, job), has_jvm=jvm is not None)
-        keys = session_keys(pipeline, job, snapshot.storage)
+        if job.spec.captures:
+            keys = bus_keys(pipeline, job)
+        else:
+            prepare_environment(master_of(pipeline, job), has_jvm=jvm is not None)
+            keys = session_keys(pipeline, job, snapshot.storage)
         config = load(spark=keys)
         owner = owner_of(config.namespace, pipeline.name, job)
         handler = _open_registry(config, stop)
@@ -150,7 +154,10 @@ def _run_with_lease(
         if not job_lease.acquire(REGISTRY_SECONDS, lambda: stop.asked):
             return 0
         log.info("run %s has the lease of the job, with fence %d", snapshot.run, snapshot.attempt)
-        done = _run_workload(snapshot, pipeline, job, keys, owner, job_lease, stop, reporter, replaced, jvm)
+        if job.spec.captures:
+            done = _run_capture(snapshot, pipeline, job, keys, stop, reporter)
+        else:
+            done = _run_workload(snapshot, pipeline, job, keys, owner, job_lease, stop, reporter, replaced, jvm)
         leaving.set()
         done = with_checkpoint_error(done, snapshot.storage, job)
         _log_outcome(done, stop)
@@ -185,6 +192,19 @@ def _exit_replaced(why: str, reporter: Reporter, jvm: DriverJvm | None = None) -
     if jvm is not None:  # after the text, which goes through it
         jvm.kill()
     os._exit(REPLACED)
+
+
+def _run_capture(
+    snapshot: Snapshot, pipeline: Pipeline, job: Job, keys: dict[str, str], stop: StopRequest, reporter: Reporter
+) -> WorkloadOutcome:
+    """Capture tables: without a session, and without a checkpoint. Its topics fence what earlier attempts publish."""
+    from jobpipe.jobs.captures.capture_workload import CaptureWorkload
+
+    reporter.start()
+    try:
+        return CaptureWorkload(pipeline, job, snapshot.values, load(spark=keys), reporter).run(stop)
+    except JobpipeError as error:
+        return failure(error)
 
 
 def _run_workload(

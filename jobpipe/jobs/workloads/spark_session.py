@@ -16,6 +16,7 @@ from pathlib import Path
 import javaproperties
 from pyspark.sql import SparkSession
 
+from jobpipe.jobs.bus_keys import JOB_TIMES
 from jobpipe.pipelines.file.field_types import ENCRYPTED, SPARK_JOBPIPE, revealed
 from jobpipe.pipelines.file.secret_keys import SECRET_KEYS
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
@@ -34,10 +35,6 @@ _DEFAULTS = {
 LOOPBACK = "127.0.0.1"
 REDACTION = "spark.redaction.regex"
 _SPARKS_OWN = "(?i)secret|password|token|access[.]?key|credential"  # Spark 4.3's default for it
-_TIMES = {
-    "spark.jobpipe.discovery.timeout": "5min",  # the jobs of a pipeline start at once, and a publisher takes its time
-    "spark.jobpipe.acks.timeout": "3650d",  # that a topic has no room is no failure: the job is BLOCKED
-}
 
 
 def master_of(pipeline: Pipeline, job: Job) -> str:
@@ -59,7 +56,7 @@ def session_keys(pipeline: Pipeline, job: Job, storage: str) -> dict[str, str]:
         keys |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         if SHUFFLE_PARTITIONS not in spark_defaults(os.environ):
             keys[SHUFFLE_PARTITIONS] = str(local_cores(master))
-    keys |= {"spark.app.name": f"{pipeline.name}.{job.name}", **_TIMES}
+    keys |= {"spark.app.name": f"{pipeline.name}.{job.name}", **JOB_TIMES}
     keys["spark.executorEnv.PYTHONPATH"] = _python_path(pipeline.folder)
     given = pipeline.configuration(job)
     own = {key: value for key, value in given.items() if key.startswith(SPARK_JOBPIPE)}  # it reveals its own secrets

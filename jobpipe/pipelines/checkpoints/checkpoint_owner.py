@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from jobpipe.errors import CheckpointMismatch, ConfigError
 from jobpipe.pipelines.file.file_paths import expanded, is_uri, local_folder
 from jobpipe.pipelines.file.secret_keys import is_secret
-from jobpipe.pipelines.file.spec import Mode, RouteSpec
+from jobpipe.pipelines.file.spec import Mode, RouteSpec, is_capture
 from jobpipe.pipelines.model.pipeline import Job, Stage
 from jobpipe.pipelines.plugins.api import Plugin
 from jobpipe.pipelines.plugins.job_context import name_of_source
@@ -305,19 +305,20 @@ def _topic_of(route: RouteSpec) -> str:
 
 def has_checkpoint(job: Job) -> bool:
     """Tell whether a job is a query of ours that goes on from a checkpoint."""
-    return job.spec.application is None and job.spec.type != "flow" and job.mode is Mode.STREAMING
+    spec = job.spec
+    return spec.application is None and spec.type != "flow" and not spec.captures and job.mode is Mode.STREAMING
 
 
 def require_checkpoint(job: Job) -> None:
     """Check that a job has a checkpoint that can be left out.
 
     Raises:
-        ConfigError: it is a flow, a program, or a BATCH job.
+        ConfigError: it is a flow, a capture, a program, or a BATCH job.
     """
     if not has_checkpoint(job):
         raise ConfigError(
-            f"--new-checkpoint {job.name}: BATCH jobs, flows and programs have no checkpoint; leave the option out. "
-            "`jobpipe topics flows reset` lets a flow start over",
+            f"--new-checkpoint {job.name}: BATCH jobs, flows, captures and programs have no checkpoint; "
+            "leave the option out. `jobpipe topics flows reset` lets a flow start over",
             key="new-checkpoint",
         )
 
@@ -325,7 +326,10 @@ def require_checkpoint(job: Job) -> None:
 def keeps_checkpoint(definition: Mapping[str, Any]) -> bool:
     """As :func:`has_checkpoint`, by the section of a job that was valid: also if it can no longer be loaded here."""
     mode = (definition.get("execution") or {}).get("runtime-mode")
-    return definition.get("application") is None and definition.get("type") != "flow" and mode != Mode.BATCH
+    source = definition.get("source")
+    captures = isinstance(source, Mapping) and is_capture(source.get("type"))
+    is_query = definition.get("application") is None and definition.get("type") != "flow" and not captures
+    return is_query and mode != Mode.BATCH
 
 
 def part_of(stage: Stage[Any]) -> Part:

@@ -46,10 +46,14 @@ class PostgresDatabase(Database):
     name_bytes: ClassVar[int] = 63  # longer names are cut off
 
     @contextmanager
-    def connection(self, application: str, columns: Collection[str] = ()) -> Iterator[Connection]:
-        """Give a connection without a transaction; see :meth:`Database.connection`."""
+    def connection(self, application: str, columns: Collection[str] = (), **more: str) -> Iterator[Connection]:
+        """Give a connection without a transaction; see :meth:`Database.connection`.
+
+        Args:
+            more: parameters of libpq.
+        """
         psycopg = self.driver()
-        given: dict[str, Any] = {"user": self.user} if self.user is not None else {}
+        given: dict[str, Any] = {"user": self.user, **more} if self.user is not None else {**more}
         if self.password is not None:
             given["password"] = self.password.reveal()
         try:

@@ -40,6 +40,15 @@ class Mode(StrEnum):
     BATCH = "BATCH"
 
 
+def is_capture(source: object) -> bool:
+    """Tell whether the type of a source is one of change data capture.
+
+    >>> is_capture("postgres-cdc")
+    True
+    """
+    return isinstance(source, str) and source.endswith("-cdc")
+
+
 def kebab(name: str) -> str:
     """Return a field's name as files have it.
 
@@ -193,7 +202,7 @@ class ErrorsSpec(Section):
 
 
 class JobSpec(Section):
-    """One job: a query (source, transforms, sink), a flow (`type: flow`), or a program of your own (`application`)."""
+    """One job: a query (source, transforms, sink), a flow (`type: flow`), a capture, or a program of your own."""
 
     type: Literal["flow"] | None = Field(default=None, description="flow: a function of each record batch of a topic.")
     source: SourceSpec | None = Field(default=None, description="Where rows come from.")
@@ -241,6 +250,11 @@ class JobSpec(Section):
     def mode(self) -> Mode:
         """How it runs."""
         return self.execution.runtime_mode
+
+    @property
+    def captures(self) -> bool:
+        """Whether it is a capture: it publishes the changes of tables by itself, without Spark."""
+        return self.application is None and self.source is not None and is_capture(self.source.type)
 
 
 class Glob(Section):

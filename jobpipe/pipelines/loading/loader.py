@@ -38,11 +38,13 @@ from jobpipe.pipelines.file.spec import (
     SourceSpec,
     StageSpec,
     TransformSpec,
+    is_capture,
 )
 from jobpipe.pipelines.loading.spec_checks import check_folders, check_job, check_pipeline
 from jobpipe.pipelines.model.graph import check_topics
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.plugins.api import Launcher, Plugin, Sink, Source, Transform
+from jobpipe.pipelines.plugins.capture_source import CaptureSource
 from jobpipe.pipelines.plugins.plugin_discovery import PlugInError, PlugInKind, Plugins
 from jobpipe.pipelines.plugins.schedule_engine import fires_nothing
 
@@ -51,6 +53,7 @@ _NAME: TypeAdapter[str] = TypeAdapter(JobName)
 _TOPIC: TypeAdapter[str] = TypeAdapter(TopicName)
 _UNNAMED = "job"  # of a pipeline without a right name, and of its single job: a problem by itself
 _TOP = {"pipeline", "jobs"}
+JOBPIPE = "jobpipe"  # the type of the source that reads topics
 _DECIDING = frozenset({"application", "execution", "type"})  # without them it is not known what a job is
 _SPECS: dict[PlugInKind, type[StageSpec]] = {
     PlugInKind.SOURCE: SourceSpec,
@@ -67,6 +70,7 @@ def load_pipeline(
     overlays: Sequence[str | os.PathLike[str]] = (),
     given: Mapping[str, str] | None = None,
     plugins: Plugins | None = None,
+    captures_only: bool = False,
 ) -> Pipeline:
     """Return what a pipeline's file says; ``warnings`` are what is probably not meant.
 
@@ -74,6 +78,8 @@ def load_pipeline(
         overlays: files that are laid over it, in their order.
         given: values for its parameters.
         plugins: by default those that are installed.
+        captures_only: of other jobs than captures no more is looked at than which topics they read: so their plug-ins,
+            and Spark, need not be here.
 
     Raises:
         PipelineError: with every problem, warnings too.
@@ -88,7 +94,8 @@ def load_pipeline(
     tree = interpolate(tree, given or {}, report, functools.partial(_quote, named, plugins))
     whole, moved = _with_jobs(tree, report)
     whole = _without_nulls(whole)
-    pipeline = _Loader(whole, FilePath(os.path.abspath(path)).parent, plugins, report).load(path)
+    folder = FilePath(os.path.abspath(path)).parent
+    pipeline = _Loader(whole, folder, plugins, report, captures_only=captures_only).load(path)
     problems = [_as_written(problem, moved) for problem in report.problems]
     if report.failed or pipeline is None:
         raise pipeline_error(problems)
@@ -193,7 +200,16 @@ class _Loader:
     What is wrong is reported and left out. The rest is checked without it, as far as that is certain.
     """
 
-    def __init__(self, tree: TreeNode, folder: FilePath, plugins: Plugins, report: ProblemList) -> None:
+    def __init__(
+        self,
+        tree: TreeNode,
+        folder: FilePath,
+        plugins: Plugins,
+        report: ProblemList,
+        *,
+        captures_only: bool = False,
+    ) -> None:
+        self._captures_only = captures_only
         self._tree = tree
         self._folder = folder
         self._plugins = plugins
@@ -224,10 +240,11 @@ class _Loader:
             return None
         pipeline = Pipeline(file=file, folder=self._folder, spec=spec, launcher=launcher, jobs=jobs, tree=self._tree)
         for job, unsure in found:
-            if not unsure & _DECIDING:
+            if not (unsure & _DECIDING or self._is_left_out(job.path)):
                 self._add_certain(check_job(pipeline, job), job.path, unsure)
         self._add_certain(check_pipeline(pipeline), ("pipeline",), wrong)
-        for problem in (*check_topics(pipeline, complete=whole), *check_folders(pipeline)):
+        complete = whole and not self._captures_only
+        for problem in (*check_topics(pipeline, complete=complete), *check_folders(pipeline)):
             self._report.add(problem)
         return pipeline
 
@@ -269,6 +286,8 @@ class _Loader:
         if not isinstance(find(self._tree, path).value, dict):
             self._add(path, "it is not a section", "give the job a source and a sink")
             return None
+        if self._is_left_out(path):
+            return self._reader(name, path)
         sources: dict[str | None, Stage[Source] | None] = {
             view: self._stage((*path, "sources", view), PlugInKind.SOURCE) for view in self._section((*path, "sources"))
         }
@@ -300,6 +319,27 @@ class _Loader:
             path=path,
         )
         return job, unsure
+
+    def _is_left_out(self, path: Path) -> bool:
+        """Whether no more of a job is looked at than which topics it reads."""
+        return self._captures_only and not is_capture(find(self._tree, (*path, "source", "type")).value)
+
+    def _reader(self, name: str, path: Path) -> tuple[Job, set[str]]:
+        """Return a job with those of its sources that read topics."""
+        places: dict[str | None, Path] = {view: (*path, "sources", view) for view in self._section((*path, "sources"))}
+        if "source" in self._section(path):
+            places[None] = (*path, "source")
+        read = {
+            view: stage
+            for view, place in places.items()
+            if find(self._tree, (*place, "type")).value == JOBPIPE
+            and (stage := self._stage(place, PlugInKind.SOURCE)) is not None
+        }
+        spec, unsure = self._model(JobSpec, path, {})
+        definition = plain(find(self._tree, path))
+        return Job(
+            name=name, spec=spec, sources=read, transforms=(), sinks=(), definition=definition, path=path
+        ), unsure
 
     def _stage(self, path: Path, kind: PlugInKind) -> Stage[Any] | None:
         """Return the stage at ``path``; None if its section, its type, or an option is wrong."""
@@ -408,6 +448,9 @@ def _probe(plugin: Plugin) -> None:
             _TOPIC.validate_python(name)
     if isinstance(plugin, Source):
         plugin.folders(FilePath())
+    if isinstance(plugin, CaptureSource):
+        for table in plugin.tables:
+            re.compile(table)
     if isinstance(plugin, Sink):
         plugin.folder(FilePath())
     if isinstance(plugin, Transform):

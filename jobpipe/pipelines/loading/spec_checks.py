@@ -15,13 +15,13 @@ from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.field_types import SPARK_JOBPIPE
 from jobpipe.pipelines.file.file_paths import EXTENSIONS, local_folder, reads_folder
 from jobpipe.pipelines.file.interpolation import run_references
-from jobpipe.pipelines.file.problems import Problem, Severity
-from jobpipe.pipelines.file.spec import Mode
+from jobpipe.pipelines.file.problems import Problem
+from jobpipe.pipelines.file.spec import Mode, is_capture
+from jobpipe.pipelines.loading.capture_checks import Finding, check_capture
 from jobpipe.pipelines.model.pipeline import Job, Pipeline, Stage
 from jobpipe.pipelines.model.routes import fixed_target, matches, problem_of, routes_of
 from jobpipe.pipelines.plugins.job_context import INPUT, with_prefix
 
-Finding = tuple[Path, str, str, Severity]  # a key below the job's section: what, remedy
 _FLOW_ONLY = ("function", "setup", "publish", "schema", "partitions")
 _QUERY_ONLY = ("sources", "transform", "route", "sink", "sinks", "trigger", "schedule", "errors", "execution")
 NOT_FIRED = "jobpipe pipeline run makes no runs of schedules; the control server does"
@@ -33,7 +33,7 @@ _VIEW = re.compile(r"(?!\d+(e\d+)?(bd|[dflsy])?\Z)\w+", re.ASCII | re.IGNORECASE
 
 def check_job(pipeline: Pipeline, job: Job) -> Iterator[Problem]:
     """Yield the problems of one job, all of whose sections are right by themselves."""
-    for check in _CHECKS:
+    for check in (check_capture,) if job.spec.captures else _CHECKS:
         for path, what, remedy, severity in check(pipeline, job):
             yield problem_at(pipeline.tree, (*job.path, *path), what, remedy, severity)
 
@@ -150,6 +150,11 @@ def _query(job: Job, given: set[str]) -> Iterator[Finding]:
             yield (several,), f"{one} is given too", f"give all under {several}", "error"
         elif not {one, several} & given:
             yield (one,), "it is missing", f"give {one}: {{type: TYPE, …}}, or {several}", "error"
+    for view, stage in job.sources.items():
+        if view is not None and is_capture(stage.type):
+            what = f"source {stage.type} publishes topics by itself, and no query reads it"
+            remedy = "make it a job of its own, with source, and read its topics: {type: jobpipe, subscribe: TOPIC}"
+            yield ("sources", view, "type"), what, remedy, "error"
     if len(job.sources) > 1 and not (job.transforms and job.transforms[0].plugin.reads_views):
         what = "the job has several sources, and nothing joins them"
         yield ("sources",), what, "let the first transform be {type: sql, query: …} over them", "error"

@@ -10,6 +10,13 @@ from jobpipe.config.reading.located_values import Path, find
 from jobpipe.pipelines.file.error_messages import problem_at
 from jobpipe.pipelines.file.problems import Problem
 from jobpipe.pipelines.file.spec import Mode, RouteSpec
+from jobpipe.pipelines.model.captured_topics import (
+    all_are_named,
+    captured_topics,
+    may_publish,
+    patterns_without_route,
+    tables_of,
+)
 from jobpipe.pipelines.model.pipeline import Job, Pipeline
 from jobpipe.pipelines.model.routes import fixed_target, matches, may_lead_to, problem_of, target_of
 from jobpipe.pipelines.plugins.api import Topics
@@ -24,7 +31,7 @@ class JobNode:
     """A job.
 
     Attributes:
-        kind: ``query``, ``flow``, or ``application``, which may read and publish anything.
+        kind: ``query``, ``flow``, ``capture``, or ``application``, which may read and publish anything.
         sources, transforms, sinks: what it is made of, in words: ``csv``, ``topic flights``.
         reads, publishes: topics.
         schedule: its crontab or period.
@@ -125,6 +132,12 @@ def _having(topics: dict[str, tuple[str, ...]], topic: str) -> tuple[str, ...]:
 def _published(pipeline: Pipeline, job: Job) -> Iterator[tuple[str, Path]]:
     """Yield each topic that a job publishes, and where the file says so."""
     prefix = pipeline.spec.topic_prefix
+    if job.spec.captures:
+        for topic, path in captured_topics(job):
+            # What is wrong with the name of a table, capture_checks reports.
+            if is_topic(prefix + topic) or path[-1] in ("sink-table", "topic"):
+                yield prefix + topic, path
+        return
     own = set()
     for stage in job.sinks:
         for name in stage.plugin.topics().names:
@@ -142,7 +155,7 @@ def _published(pipeline: Pipeline, job: Job) -> Iterator[tuple[str, Path]]:
 
 
 def _routed(pipeline: Pipeline) -> dict[str, list[str]]:
-    """Return, by job, the topics that routes make by the names of others.
+    """Return, by job, the topics that routes make by the names of others, or a capture by the names of tables.
 
     Those of topics of the file are known. Of other topics, those count that a job of the file reads by name.
     """
@@ -163,6 +176,10 @@ def _routed(pipeline: Pipeline) -> dict[str, list[str]]:
     for job, route, source in _free_routes(pipeline):
         for topic in sorted(named - known):
             if topic.startswith(prefix) and may_lead_to(route, source, topic[len(prefix) :]):
+                found.setdefault(job.name, {})[topic] = None
+    for job in pipeline.jobs.values():
+        for topic in sorted(named - known) if job.spec.captures else ():
+            if topic.startswith(prefix) and may_publish(job, topic[len(prefix) :]):
                 found.setdefault(job.name, {})[topic] = None
     return {job_name: list(topics) for job_name, topics in found.items()}
 
@@ -190,7 +207,7 @@ def _matching(pipeline: Pipeline, topics: Topics, known: set[str]) -> list[str]:
 
 
 def _node(pipeline: Pipeline, job: Job, reads: tuple[str, ...], publishes: tuple[str, ...]) -> JobNode:
-    kind = "application" if job.spec.application else job.spec.type or "query"
+    kind = "capture" if job.spec.captures else "application" if job.spec.application else job.spec.type or "query"
     schedule = job.spec.schedule
     prefix = pipeline.spec.topic_prefix
 
@@ -199,16 +216,20 @@ def _node(pipeline: Pipeline, job: Job, reads: tuple[str, ...], publishes: tuple
         names += [f"topics {topics.pattern}"] if topics.pattern is not None else []
         return ", ".join(names) or kind_of
 
+    sources = tuple(words(stage.type, stage.plugin.topics()) for stage in job.sources.values())
     own = {prefix + name for stage in job.sinks for name in stage.plugin.topics().names}
     others = [f"topic {topic}" for topic, _ in _published(pipeline, job) if topic not in own]
     others += [f"topics {prefix}{route.sink_table}" for route in job.spec.route if fixed_target(route) is None]
+    if kind == "capture":
+        sources = (f"tables {', '.join(tables_of(job))}",)
+        others += [] if own else [f"topics {prefix}{table}" for table in patterns_without_route(job)]
     return JobNode(
         name=job.name,
         kind=kind,
         mode=job.mode,
-        sources=tuple(words(stage.type, stage.plugin.topics()) for stage in job.sources.values()),
+        sources=sources,
         transforms=tuple(stage.type for stage in job.transforms)
-        if kind == "query"
+        if kind in ("query", "capture")
         else (job.spec.application or job.spec.function or "",),
         sinks=tuple(dict.fromkeys((*(words(stage.type, stage.plugin.topics()) for stage in job.sinks), *others))),
         reads=reads,
@@ -270,6 +291,7 @@ def check_topics(pipeline: Pipeline, *, complete: bool) -> Iterator[Problem]:
         if not complete:
             break
         more = any(other is not job and source.pattern for other, _, source in _free_routes(pipeline))
+        more = more or any(not all_are_named(other) for other in pipeline.jobs.values())
         for stage in job.sources.values():
             topics = stage.plugin.topics()
             for name in topics.names:

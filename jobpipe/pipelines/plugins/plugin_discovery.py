@@ -18,7 +18,9 @@ from typing import Any
 from jobpipe.config.definitions.key_names import closest
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.file.problems import nearest
+from jobpipe.pipelines.file.spec import is_capture
 from jobpipe.pipelines.plugins.api import DeliveryGuarantee, Launcher, Plugin, PluginOptions, Sink, Source, Transform
+from jobpipe.pipelines.plugins.capture_source import CaptureSource
 from jobpipe.pipelines.plugins.schedule_engine import ScheduleEngine
 
 log = logging.getLogger(__name__)
@@ -120,6 +122,8 @@ def _wrong_shape(found: object, about: InstalledPlugin) -> str | None:
         return f"lacks {', '.join(missing)}"
     if not (found.__doc__ or "").strip():
         return "has no docstring, which is its description"
+    if issubclass(found, Source) and issubclass(found, CaptureSource) is not is_capture(about.type):
+        return "is a CaptureSource or has a type that ends with -cdc, and not both"
     if issubclass(found, Sink) and not isinstance(getattr(found, "promise", None), DeliveryGuarantee):
         return "does not say what it promises"
     return None

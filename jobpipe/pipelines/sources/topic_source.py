@@ -15,7 +15,6 @@ from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.plugins.api import ORIGIN, Source, Topics, origin
 from jobpipe.pipelines.plugins.job_context import JobContext, with_prefix
 from jobpipe.pipelines.plugins.option_models import options_model
-from jobpipe.spark.schema.metadata_columns import METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,6 +128,8 @@ class JobpipeSource(Source):
 def _with_origin(frame: DataFrame, *, keep: bool) -> DataFrame:
     """Return the rows with column ORIGIN made of their metadata column, which goes unless the user asked for it."""
     from pyspark.sql import functions as sf
+
+    from jobpipe.spark.schema.metadata_columns import METADATA
 
     known = {name: sf.col(f"{METADATA}.{field}") for field, name in _ORIGIN.items()}
     published = sf.unix_millis(sf.col(f"{METADATA}.published"))

@@ -241,3 +241,17 @@ def test_the_columns_of_a_topic_are_known_through_a_chain_and_a_circle_ends(tmp_
     assert made(third.outputs[0]) == {"more": ["more IDENTITY"], "name": ["name IDENTITY"]}
     circle = described(tmp_path, "circle", jobs)
     assert named(circle.inputs) == named(circle.outputs) == [(TOPICS, "c")]
+
+
+def test_a_capture_reads_tables_and_writes_their_topics(tmp_path: Path) -> None:
+    source = {"type": "postgres-cdc", "hostname": "db", "database-name": "shop", "username": "u"}
+    jobs = {
+        "changes": {"source": {**source, "tables": ["public.orders", "sales\\..*"]}},
+        "read": {"source": {"type": "jobpipe", "subscribe": "public.orders"}, "sink": CONSOLE},
+    }
+    found = described(tmp_path, "changes", jobs, **{"topic-prefix": "test."})
+    assert found.is_stream
+    assert named(found.inputs) == [("postgres://db:5432", "shop.public.orders")]
+    assert named(found.outputs) == named(described(tmp_path, "read", jobs, **{"topic-prefix": "test."}).inputs)
+    assert named(found.outputs) == [(TOPICS, "test.public.orders")]
+    assert found.outputs[0].columns == ()

@@ -1,0 +1,1 @@
+"""Capture of PostgreSQL by logical replication."""

@@ -1,0 +1,291 @@
+"""One stretch of a capture, on connections that live as long: what is read and streamed, and in which order.
+
+A table is read in chunks by its key while changes stream. Each chunk is a transaction of its own, whose snapshot is
+known exactly. After a chunk the stream goes on past a mark that was written to the database's log after the snapshot
+was taken; only then the next chunk is read. So one chunk at most is unsettled, and a change of a table that is being
+read is:
+
+* of a key before the chunk: published, as that part of the table was read before;
+* of a key in the chunk: published, unless the chunk's snapshot sees its transaction: then the row has it already;
+* of a key after the chunk: dropped, as the next chunk reads it. A transaction may be in the log, and streamed, before
+  snapshots see it. So the next chunk is not read before its snapshot sees all transactions of which something was
+  dropped.
+
+TRUNCATE begins the table again. What a chunk reads and what a change is compared by are both the database's own order
+of keys: nothing here compares any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+
+from jobpipe.cdc.changes import UNCHANGED, Change, Operation, Table, Values
+from jobpipe.cdc.postgresql.change_filter import ChangeFilter
+from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable, fingerprint
+from jobpipe.cdc.postgresql.postgres_options import SchemaChange
+from jobpipe.cdc.postgresql.reading_again import RangeReading
+from jobpipe.cdc.postgresql.session_start import SessionParts, SessionStart
+from jobpipe.cdc.postgresql.stream.pgoutput import (
+    HEADER,
+    Begin,
+    Commit,
+    LogicalMessage,
+    Relation,
+    Row,
+    Truncate,
+    decode,
+)
+from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
+from jobpipe.cdc.postgresql.table_reading import TableReading
+from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
+from jobpipe.errors import LinkBroken, SchemaMismatch
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.25  # for a message; a stop is looked for so often
+MARK_SECONDS = 0.02  # between two questions how far the server has sent
+OPEN_SECONDS = 0.5  # after which changes of a transaction that is still coming are published
+BATCH_BYTES = 16 * 1024 * 1024
+IN_USE = "55006"  # the slot is active
+
+
+class CaptureSession:
+    """Checks the database, joins what was published before, and starts the stream.
+
+    Raises:
+        ConfigError, DataLoss, SchemaMismatch, LinkError: see :meth:`.PostgresCapture.run`.
+    """
+
+    def __init__(self, parts: SessionParts, stack: contextlib.ExitStack) -> None:
+        self._parts = parts
+        self._options = parts.options
+        wake, self._wake_writer = os.pipe()
+        stack.callback(os.close, wake)
+        stack.callback(os.close, self._wake_writer)
+        start = SessionStart(parts, stack)
+        self._state = start.state
+        self._changes = ChangeFilter(self._state)
+        self._sealer = TopicSealer(self._state, self._changes)
+        start.join(self._sealer)
+        self._tables = TableReading(self._state, self._changes, self._sealer)
+        self._ranges = RangeReading(self._state, self._sealer)
+        self._replaying = True
+        self._found_more = False
+        self._heartbeat = time.monotonic()
+        self._asked_at = 0.0
+        self._stream = self._start_stream(start, stack, wake)
+        self._sealer.stream = self._stream
+
+    def _start_stream(self, start: SessionStart, stack: contextlib.ExitStack, wake: int) -> ReplicationStream:
+        import psycopg
+
+        options = self._options
+        try:
+            return stack.enter_context(
+                ReplicationStream(start.replication, options.slot, options.publication, self._state.at, wake=wake)
+            )
+        except psycopg.Error as error:
+            if error.sqlstate == IN_USE:
+                raise LinkBroken(
+                    f"replication slot {options.slot} is in use: {error.diag.message_primary}. Another process has "
+                    "it, or the server has not noticed yet that one is gone",
+                    slot=options.slot,
+                ) from None
+            raise
+
+    @property
+    def at(self) -> int:
+        """All transactions before this place in the log are published, or wait to be."""
+        return self._state.at
+
+    @property
+    def sent(self) -> int:
+        """How far the server has sent its log."""
+        return self._stream.sent
+
+    def wake(self) -> None:
+        """End a wait of :meth:`run`. For any thread."""
+        with contextlib.suppress(OSError):
+            os.write(self._wake_writer, b".")
+
+    def progress(self) -> dict[str, tuple[int, float]]:
+        """Return rows read, and rows there may be, of each table that is not read to its end."""
+        tables = list(self._state.tables.values())
+        return {str(each.found): (each.rows, each.found.estimate) for each in tables if not each.done}
+
+    def run(self) -> None:
+        """Read tables and stream changes until a stop is asked for, or there are new tables; publish what waits."""
+        while not (self._parts.stopped() or self._found_more):
+            self._pump(self._read_step() if self._state.begun is None else WAIT_SECONDS)
+            self._beat()
+        if self._state.begun is None:
+            self._sealer.flush()
+
+    def _read_step(self) -> float:
+        """Read what is to be read next; return how long a message may be waited for then."""
+        table = self._tables.next_table()
+        if table is None and not self._ranges.wanted:
+            return WAIT_SECONDS
+        if self._ranges.awaits_mark if table is None else self._tables.awaits_mark(table):
+            now = time.monotonic()
+            if now - self._asked_at >= MARK_SECONDS:
+                self._asked_at = now
+                self._stream.confirm(0, reply=True)
+            return MARK_SECONDS
+        done = self._ranges.step() if table is None else self._tables.read_chunk(table)
+        self._found_more |= table is not None and table.gone
+        return 0.0 if done else MARK_SECONDS
+
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    def _pump(self, wait: float) -> None:
+        """Take what the stream has; publish it when it has no more, or it is enough."""
+        state, stream = self._state, self._stream
+        taken = 0
+        data = stream.read(wait)
+        while data is not None:
+            self._take(data)
+            taken += 1
+            if taken >= self._options.batch_rows or self._is_full():
+                self._sealer.flush()
+                taken = 0
+                if self._parts.stopped():
+                    return
+            data = stream.read(0.0)
+        if state.begun is None:
+            state.at = max(state.at, stream.sent)
+            if any(topic.writer.pending or topic.unnoted for topic in state.topics.values()):
+                self._sealer.flush()
+        elif time.monotonic() - self._sealer.flushed_at > OPEN_SECONDS:
+            self._sealer.flush()
+
+    def _is_full(self) -> bool:
+        return any(topic.writer.pending_bytes >= BATCH_BYTES for topic in self._state.topics.values())
+
+    def _take(self, data: bytes) -> None:
+        message, state = decode(data, HEADER), self._state
+        if isinstance(message, Row):
+            self._take_row(message)
+            state.changes += 1  # last: until then a note that is sealed must not count it
+        elif isinstance(message, Begin):
+            state.begun, state.changes = message, 0
+            self._ranges.note_begin(message.xid)
+            if self._replaying:
+                self._note_skipped(message)
+        elif isinstance(message, Commit):
+            state.begun = None
+            state.at = max(state.at, message.end_lsn)
+        elif isinstance(message, Relation):
+            self._take_relation(message)
+        elif isinstance(message, Truncate):
+            self._take_truncate(message)
+            state.changes += 1
+        elif isinstance(message, LogicalMessage):
+            self._ranges.take(message)
+
+    def _note_skipped(self, begun: Begin) -> None:
+        """Find what each topic has of a transaction."""
+        self._replaying = False
+        for topic in self._state.topics.values():
+            opened = topic.open
+            if begun.commit_lsn < topic.at:
+                topic.skipped = float("inf")
+            elif opened is not None and opened.commit_lsn == begun.commit_lsn:
+                topic.skipped = opened.changes
+            else:
+                topic.skipped = 0
+            self._replaying |= topic.skipped > 0 or (opened is not None and opened.commit_lsn > begun.commit_lsn)
+
+    def _take_relation(self, relation: Relation) -> None:
+        table = self._state.relations[relation.oid] = self._state.catalog.of_relation(relation)
+        captured = self._state.tables.get(relation.oid)
+        if captured is None or (now := fingerprint(table)) == captured.print:
+            return
+        if self._options.schema_change is SchemaChange.EXCEPTION:
+            before, after = ({c.name: c.declared for c in t.columns} for t in (captured.readable.table, table))
+            changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+            raise SchemaMismatch(
+                f"table {table}: its columns have changed ({', '.join(changed) or 'the key'}), and "
+                "schema-change-behavior is exception. Allow it by evolve",
+                table=str(table),
+                columns=changed,
+            )
+        log.info("capture %s: table %s has other columns from here on", self._options.name, table)
+        captured.print = now
+        if (found := self._state.catalog.table(relation.oid)) is not None:
+            readable = self._state.catalog.readable(found)
+            if fingerprint(readable.table) == now:  # else the stream has not come so far
+                captured.found, captured.readable = found, readable
+        self._ranges.note_new_table(relation.oid)
+
+    def _take_row(self, row: Row) -> None:
+        state, begun = self._state, self._state.begun
+        captured = state.tables.get(row.oid)
+        if captured is None or begun is None or state.changes < captured.topic.skipped:
+            return
+        if not captured.done and captured.chunk is None:
+            self._changes.drop(begun.xid)
+            return
+        table, writer = state.relations[row.oid], captured.topic.writer
+        if not writer.fits(table):
+            self._sealer.flush()
+        for operation, before, after in _operations(row, table, captured.readable):
+            change = Change(table, operation, before, after, begun.xid, begun.commit_lsn, begun.committed_ms)
+            writer.add(change)
+            self._ranges.note_change(change)
+
+    def _take_truncate(self, truncate: Truncate) -> None:
+        state, begun = self._state, self._state.begun
+        assert begun is not None  # noqa: S101 - changes are of transactions
+        found = [state.tables[oid] for oid in truncate.oids if oid in state.tables]
+        self._sealer.flush()  # once: some of these changes must not be sealed without the others
+        for captured in found:
+            if state.changes < captured.topic.skipped:
+                continue
+            if not captured.done:
+                self._changes.drop(begun.xid)
+                if captured.chunk is None:  # nothing of it is published
+                    continue
+                captured.chunk, captured.rows = None, 0  # it is read again, from its beginning
+            self._ranges.note_new_table(captured.number)
+            table = state.relations[captured.number]
+            captured.topic.writer.add(
+                Change(table, Operation.TRUNCATE, None, None, begun.xid, begun.commit_lsn, begun.committed_ms)
+            )
+
+    def _beat(self) -> None:
+        """Note now and then where an idle capture is, so that the database keeps no more of its log than it must."""
+        state, now = self._state, time.monotonic()
+        if state.begun is not None or now - self._heartbeat < self._options.heartbeat:
+            return
+        self._heartbeat = now
+        self._sealer.seal_behind()
+        self._sealer.confirm()
+        found = self._parts.find_tables(state.catalog, state.control)
+        published = state.catalog.published(self._options.publication) or set()
+        self._found_more = any(each.number not in state.tables or each.number not in published for each in found)
+
+
+def _operations(
+    row: Row, table: Table, readable: ReadableTable
+) -> list[tuple[Operation, Values | None, Values | None]]:
+    """Return a changed row as what it is published as; a changed key is a deletion and a creation."""
+    old, new = row.old, row.new
+    if row.kind == "I":
+        return [(Operation.CREATE, None, new)]
+    if row.kind == "D":
+        return [(Operation.DELETE, old, None)]
+    if old is not None and new is not None and _key_changed(old, new, table, readable, whole=row.old_kind == "O"):
+        return [(Operation.DELETE, old, None), (Operation.CREATE, old, new)]
+    return [(Operation.UPDATE, old if row.old_kind == "O" else None, new)]
+
+
+def _key_changed(old: Values, new: Values, table: Table, readable: ReadableTable, *, whole: bool) -> bool:
+    if not whole:
+        return any(old[place] != new[place] for place in table.keys if new[place] is not UNCHANGED)
+    names = {column.name for column in readable.key}
+    places = [place for place, column in enumerate(table.columns) if column.name in names]
+    return any(old[place] != new[place] for place in places if new[place] is not UNCHANGED)

@@ -1,0 +1,1 @@
+"""What PostgreSQL has, and must have: its catalog, types of columns, settings, slots."""

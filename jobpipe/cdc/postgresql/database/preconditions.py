@@ -1,0 +1,266 @@
+"""What PostgreSQL must be set to before a capture begins: all of it is looked at, and told at once with its remedy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE, DatabaseCatalog, FoundTable
+from jobpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobpipe.cdc.postgresql.database.database_catalog import Connection
+
+log = logging.getLogger(__name__)
+
+OLDEST = 130_000
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is missing, and the command that mends it."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a capture needs.
+
+    Attributes:
+        patterns: of tables, as the options have them.
+        found: the tables.
+        publication, slot: names.
+        makes_slot: there is no slot yet.
+    """
+
+    patterns: Sequence[str]
+    found: Sequence[FoundTable]
+    publication: str
+    slot: str
+    makes_slot: bool
+
+
+def require(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> None:
+    """Check everything.
+
+    Raises:
+        ConfigError: names all that is missing, each with the statement that mends it.
+    """
+    problems = [
+        *_server(connection, catalog, makes_slot=needs.makes_slot),
+        *(problem for table in needs.found for problem in table_problems(connection, table)),
+        *_patterns(needs),
+        *_publication(connection, catalog, needs),
+    ]
+    if problems:
+        lines = "".join(f"\n  {problem.what}: {problem.remedy}" for problem in problems)
+        count = f"{len(problems)} thing{'s' if len(problems) > 1 else ''}"
+        raise ConfigError(
+            f"PostgreSQL at {_place(connection)} is not ready for a capture: {count} to mend{lines}",
+            database=_place(connection),
+            problems=[problem.what for problem in problems],
+        )
+    for table in needs.found:
+        if table.generated:
+            log.warning(
+                "table %s: %d generated columns are not captured, since PostgreSQL's log does not have them",
+                *(table, table.generated),
+            )
+
+
+def _server(connection: Connection, catalog: DatabaseCatalog, *, makes_slot: bool) -> list[Problem]:
+    if catalog.version < OLDEST:
+        return [
+            Problem(f"the server has version {catalog.version // 10_000}", "PostgreSQL 13 is the oldest that works")
+        ]
+    problems = []
+    setting = _settings(connection, "wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size")
+    if setting["wal_level"] != "logical":
+        problems.append(
+            Problem(
+                f"wal_level is {setting['wal_level']}",
+                "ALTER SYSTEM SET wal_level = logical; and start the server again",
+            )
+        )
+    if _one(connection, "SELECT pg_catalog.pg_is_in_recovery()"):
+        problems.append(Problem("the server is a standby", "give the address of the primary"))
+    user = _one(connection, "SELECT current_user")
+    if not _one(connection, "SELECT rolreplication OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"):
+        problems.append(Problem(f"role {user} may not replicate", f"ALTER ROLE {_quoted(user)} REPLICATION;"))
+    slots = int(_one(connection, "SELECT count(*) FROM pg_catalog.pg_replication_slots"))
+    if makes_slot and slots >= int(setting["max_replication_slots"]):
+        problems.append(
+            Problem(
+                f"all {slots} replication slots are taken",
+                f"ALTER SYSTEM SET max_replication_slots = {slots + 4}; and start the server again; or "
+                "SELECT pg_drop_replication_slot('NAME'); for one that is no longer used",
+            )
+        )
+    if int(setting["max_wal_senders"]) == 0:
+        problems.append(
+            Problem("max_wal_senders is 0", "ALTER SYSTEM SET max_wal_senders = 10; and start the server again")
+        )
+    if setting["max_slot_wal_keep_size"] == "-1":
+        log.warning(
+            "max_slot_wal_keep_size is -1: while this capture is stopped, PostgreSQL keeps its log without an end, and "
+            "its disk may fill up. Set a limit: ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT "
+            "pg_reload_conf();"
+        )
+    _warn_of_standbys(connection, catalog)
+    return problems
+
+
+def _warn_of_standbys(connection: Connection, catalog: DatabaseCatalog) -> None:
+    """Warn if there is a standby that could take over without the slot, or without changes that are published."""
+    if catalog.version < FAILOVER_SINCE or _settings(connection, "synchronized_standby_slots").popitem()[1]:
+        return
+    standbys = int(
+        _one(connection, "SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical'")
+    )
+    if standbys:
+        log.warning(
+            "there are %d slots of standbys, and synchronized_standby_slots is empty: a standby that takes over may "
+            "lack changes that this capture has published, which it would end for with an error. On the primary: ALTER "
+            "SYSTEM SET synchronized_standby_slots = 'SLOT_OF_THE_STANDBY'; on the standby: sync_replication_slots = "
+            "on, hot_standby_feedback = on, primary_slot_name, and a dbname in primary_conninfo",
+            standbys,
+        )
+
+
+def table_problems(connection: Connection, table: FoundTable) -> list[Problem]:
+    """Return why a table cannot be captured."""
+    name = _named(table)
+    if table.kind in _KINDS:
+        return [Problem(f"{table} is {_KINDS[table.kind]}", "name a table")]
+    problems = []
+    if table.persistence != "p":
+        problems.append(Problem(f"table {table} is not logged", f"ALTER TABLE {name} SET LOGGED;"))
+    if table.has_children:
+        problems.append(
+            Problem(f"table {table} has tables that inherit from it", "capture a partitioned table, or those tables")
+        )
+    if not table.readable:
+        user = _quoted(_one(connection, "SELECT current_user"))
+        problems.append(
+            Problem(
+                f"table {table} cannot be read",
+                f"GRANT USAGE ON SCHEMA {_quoted(table.schema)} TO {user}; GRANT SELECT ON {name} TO {user};",
+            )
+        )
+    if not table.has_identity:
+        problems.append(
+            Problem(
+                f"table {table} has no replica identity, and updates of it would fail once it is published",
+                f"ALTER TABLE {name} ADD PRIMARY KEY (...); or ALTER TABLE {name} REPLICA IDENTITY FULL;",
+            )
+        )
+    return problems
+
+
+def _patterns(needs: Needs) -> list[Problem]:
+    names = [str(table) for table in needs.found]
+    plain = [each for each in needs.patterns if not set("*+?[](){}|\\^$") & set(each)]
+    missing = [each for each in plain if each not in names]
+    problems = [
+        Problem(f"there is no table {each}", "mend the name: schema.table, as in the catalog") for each in missing
+    ]
+    if not names and not missing:
+        problems.append(Problem(f"no table matches {', '.join(needs.patterns)}", "mend the expressions of tables"))
+    return problems
+
+
+def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> list[Problem]:
+    name = _quoted(needs.publication)
+    published = catalog.published(needs.publication)
+    lacking = [table for table in needs.found if published is None or table.number not in published]
+    foreign = [table for table in lacking if not table.owned]
+    listed = ", ".join(map(_named, lacking))
+    if published is None:
+        database = _one(connection, "SELECT current_database()")
+        allowed = _one(connection, "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')")
+        if lacking and (foreign or not allowed):
+            why = f"it does not own {', '.join(map(str, foreign))}" if foreign else f"it may not create in {database}"
+            return [
+                Problem(
+                    f"there is no publication {needs.publication}, and this role cannot make it, as {why}",
+                    f"as the owner: CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root);",
+                )
+            ]
+        return []
+    problems = []
+    inserts, updates, deletes, truncates, via_root = _row(
+        connection,
+        "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_catalog.pg_publication "
+        "WHERE pubname = %s",
+        needs.publication,
+    )
+    if not (inserts and updates and deletes and truncates):
+        problems.append(
+            Problem(
+                f"publication {needs.publication} leaves out some operations",
+                f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
+            )
+        )
+    if not via_root and any(table.kind == "p" for table in needs.found):
+        problems.append(
+            Problem(
+                f"publication {needs.publication} publishes partitions by their own names",
+                f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true);",
+            )
+        )
+    if catalog.version >= 150_000:
+        filtered = connection.execute(
+            "SELECT prrelid::regclass::text FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
+            "ON p.oid = r.prpubid WHERE pubname = %s AND (prqual IS NOT NULL OR prattrs IS NOT NULL)",
+            (needs.publication,),
+        ).fetchall()
+        problems += [
+            Problem(
+                f"publication {needs.publication} leaves out rows or columns of {table}",
+                f"ALTER PUBLICATION {name} DROP TABLE {table}; ALTER PUBLICATION {name} ADD TABLE {table};",
+            )
+            for (table,) in filtered
+        ]
+    if foreign:
+        problems.append(
+            Problem(
+                f"publication {needs.publication} lacks {', '.join(map(str, foreign))}, which this role does not own",
+                f"as the owner: ALTER PUBLICATION {name} ADD TABLE {', '.join(map(_named, foreign))};",
+            )
+        )
+    return problems
+
+
+def _named(table: FoundTable) -> str:
+    return f"{_quoted(table.schema)}.{_quoted(table.name)}"
+
+
+def _quoted(name: str) -> str:
+    plain = name.isidentifier() and name.isascii() and name.islower()
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _place(connection: Connection) -> str:
+    return f"{connection.info.host}:{connection.info.port}/{connection.info.dbname}"
+
+
+def _settings(connection: Connection, *names: str) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)", (list(names),)
+    ).fetchall()
+    return dict(rows)
+
+
+def _row(connection: Connection, statement: str, *values: Any) -> tuple[Any, ...]:
+    row = connection.execute(statement.encode(), values or None).fetchone()
+    assert row is not None  # noqa: S101 - these return one
+    return row
+
+
+def _one(connection: Connection, statement: str) -> Any:
+    return _row(connection, statement)[0]

@@ -1,0 +1,131 @@
+"""Whether a database still has what follows the last batch: the right cluster, its history, its slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jobpipe.cdc.postgresql.database.database_catalog import Slot
+from jobpipe.cdc.postgresql.postgres_note import CaptureNote
+from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
+from jobpipe.cdc.postgresql.stream.pgoutput import lsn_number, lsn_text
+from jobpipe.errors import ConfigError, DataLoss
+
+if TYPE_CHECKING:
+    from jobpipe.cdc.postgresql.database.database_catalog import Connection
+
+
+@dataclass(frozen=True)
+class SlotHistory:
+    """Which database cluster this is, and which of its histories it goes on with."""
+
+    system: str
+    timeline: int
+
+    @classmethod
+    def of(cls, replication: Connection) -> SlotHistory:
+        """Ask a connection in replication mode."""
+        row = replication.execute("IDENTIFY_SYSTEM").fetchone()
+        assert row is not None  # noqa: S101 - it returns one
+        return cls(str(row[0]), int(row[1]))
+
+
+def require_continuous(
+    options: PostgresOptions,
+    history: SlotHistory,
+    replication: Connection,
+    slot: Slot | None,
+    notes: Sequence[CaptureNote],
+    wal: int,
+) -> None:
+    """See that the stream goes on where the notes end.
+
+    Args:
+        replication: a connection in replication mode.
+        slot: None if it is gone.
+        notes: of all topics that have published something.
+        wal: how far the log of the database goes.
+
+    Raises:
+        ConfigError: it is another database, or the slot is another one.
+        DataLoss: changes are gone; names the range.
+    """
+    newest = max(notes, key=lambda note: note.at)
+    published = lsn_text(newest.at)
+    again = "To read all tables again, drop the slot (`jobpipe cdc drop`), and start the capture under another name"
+    for note in notes:
+        if (note.system, note.database) != (history.system, options.database):
+            raise ConfigError(
+                f"capture {options.name!r}: it has captured database {note.database} of the cluster {note.system}, and "
+                f"this is {options.database} of {history.system}. Give the address of the right one, or the capture "
+                "another name",
+                database=options.database,
+            )
+    if newest.timeline != history.timeline:
+        switched = _switched(replication, history.timeline, newest.timeline)
+        if switched is None or switched < max(newest.at, newest.chunk.until if newest.chunk is not None else 0):
+            known = "another history" if switched is None else f"a history that branched off at {lsn_text(switched)}"
+            raise DataLoss(
+                f"capture {options.name!r}: changes up to {published} are published, and the database goes on with "
+                f"{known}: it was restored, or a standby took over that lacked the newest changes. What is published "
+                f"has changes that the database never had. {again}",
+                reason="timeline",
+                lsn=published,
+            )
+    furthest = max(max(note.at, note.chunk.until if note.chunk is not None else 0) for note in notes)
+    if furthest > wal:
+        raise DataLoss(
+            f"capture {options.name!r}: changes up to {published} are published, and the database's log ends at "
+            f"{lsn_text(wal)}: an older copy of it was restored. {again}",
+            reason="restored",
+            lsn=published,
+        )
+    if slot is None:
+        raise DataLoss(
+            f"capture {options.name!r}: replication slot {options.slot} is gone, and with it the changes from "
+            f"{published} to {lsn_text(wal)}. {again}",
+            reason="slot",
+            slot=options.slot,
+            lsn=published,
+        )
+    if slot.plugin != "pgoutput" or slot.database != options.database:
+        raise ConfigError(
+            f"capture {options.name!r}: replication slot {options.slot} is of plug-in {slot.plugin} and database "
+            f"{slot.database}, expected pgoutput and {options.database}. Give slot-name",
+            slot=options.slot,
+            key="slot-name",
+        )
+    if slot.wal_status == "lost":
+        raise DataLoss(
+            f"capture {options.name!r}: PostgreSQL has removed changes from {published} on, since slot {options.slot} "
+            f"kept more than max_slot_wal_keep_size. {again}",
+            reason="removed",
+            slot=options.slot,
+            lsn=published,
+        )
+    lowest = min(notes, key=lambda note: note.at)
+    if slot.confirmed > lowest.at:
+        raise DataLoss(
+            f"capture {options.name!r}: replication slot {options.slot} has gone on to {lsn_text(slot.confirmed)}, and "
+            f"changes are published up to {lsn_text(lowest.at)}: it was made again, something else has read it, or a "
+            f"topic's spool was restored. The changes between are lost. {again}",
+            reason="confirmed",
+            slot=options.slot,
+            lsn=lsn_text(lowest.at),
+        )
+
+
+def _switched(replication: Connection, timeline: int, since: int) -> int | None:
+    """Return where the database left a timeline for good; None if it never was on it."""
+    if timeline < since:
+        return None
+    row = replication.execute(f"TIMELINE_HISTORY {timeline}").fetchone()
+    assert row is not None  # noqa: S101 - it returns one
+    content = row[1]
+    text = content.decode() if isinstance(content, bytes) else str(content)
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == str(since):
+            return lsn_number(words[1])
+    return None

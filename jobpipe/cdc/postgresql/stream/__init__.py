@@ -1,0 +1,1 @@
+"""The stream of a replication slot, and the messages in it."""

@@ -1,0 +1,155 @@
+"""The stream of a replication slot: messages that come, and what is confirmed.
+
+PostgreSQL ends a stream whose client says nothing for ``wal_sender_timeout``. A capture may wait long for room in a
+spool, so a thread tells the server meanwhile what is confirmed.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jobpipe.cdc.postgresql.stream.pgoutput import keepalive, lsn_text, status_update
+from jobpipe.errors import DataLoss, JobpipeError, LinkBroken
+
+if TYPE_CHECKING:
+    import psycopg
+
+FEEDBACK_SECONDS = 10.0  # a sixth of wal_sender_timeout's default
+MESSAGES_SINCE = 140_000  # the version from which logical messages are streamed
+_ENDED = -1
+_SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE
+_LOST = ("42704", "58P01", "55000")  # the publication was not there then, a file of the log is gone, the slot is lost
+_KEEPALIVE = ord("k")
+
+
+class ReplicationStream:
+    """A slot that is streamed; a context manager.
+
+    Args:
+        connection: in replication mode; nothing else may use it.
+        slot: the name of the slot.
+        publication: the name of the publication.
+        wake: a file descriptor that ends a wait once something is written to it.
+        start: the stream begins after the transactions that were committed before this, or before what the slot has
+            confirmed, whichever is later.
+
+    Attributes:
+        sent: the server has sent all before it.
+
+    Raises:
+        psycopg.Error: the slot cannot be streamed.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], slot: str, publication: str, start: int, *, wake: int
+    ) -> None:
+        from psycopg import sql
+
+        self.sent = start
+        self._confirmed = start
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._lock = threading.Lock()  # of the connection: libpq's calls for one must not meet
+        self._ended = threading.Event()
+        self._wake = wake
+        connection.execute(
+            sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}{})").format(
+                sql.Identifier(slot),
+                sql.SQL(lsn_text(start)),
+                sql.Literal(f'"{publication.replace(chr(34), chr(34) * 2)}"'),
+                sql.SQL(", messages 'true'" if connection.info.server_version >= MESSAGES_SINCE else ""),
+            )
+        )
+        self._thread = threading.Thread(target=self._feed_back, name=f"cdc-feedback-{slot}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> ReplicationStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._connection.close()  # what else its context does cannot be done while it streams
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return the next message with its header of 25 bytes.
+
+        None if there is none after so many seconds, or if the server has told how far it has sent meanwhile.
+
+        Raises:
+            LinkBroken: the stream has ended.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                length, view = self._pgconn.get_copy_data(1)
+            if length > 0:
+                data = bytes(view)
+                if data[0] != _KEEPALIVE:
+                    return data
+                heard = keepalive(data)
+                self.sent = max(self.sent, heard.end_lsn)
+                if heard.reply_wanted:
+                    self.confirm(self._confirmed)
+                if seconds > 0:
+                    return None
+            elif length <= _ENDED:
+                raise self._end()
+            elif self._pgconn.socket not in self._ready(deadline - time.monotonic()):
+                return None
+            else:
+                self._consume()
+
+    def _ready(self, seconds: float) -> list[int]:
+        return select.select([self._pgconn.socket, self._wake], [], [], max(seconds, 0))[0]
+
+    def _consume(self) -> None:
+        from psycopg import Error
+
+        try:
+            with self._lock:
+                self._pgconn.consume_input()
+        except Error as error:
+            raise LinkBroken(f"the stream of PostgreSQL is cut: {' '.join(str(error).split())}") from None
+
+    def confirm(self, lsn: int, *, reply: bool = False) -> None:
+        """Tell the server that nothing before a place is needed any more; with ``reply`` ask how far it has sent."""
+        from psycopg import Error
+
+        self._confirmed = max(self._confirmed, lsn)
+        try:
+            with self._lock:
+                self._pgconn.put_copy_data(status_update(self._confirmed, time.time_ns() // 1000, reply=reply))
+                self._pgconn.flush()
+        except Error as error:
+            raise LinkBroken(f"the stream of PostgreSQL is cut: {' '.join(str(error).split())}") from None
+
+    def _feed_back(self) -> None:
+        while not self._ended.wait(FEEDBACK_SECONDS):
+            try:
+                self.confirm(self._confirmed)
+            except LinkBroken:  # the reader will hear of it
+                return
+
+    def _end(self) -> JobpipeError:
+        """Return why the stream has ended."""
+        with self._lock:
+            result = self._pgconn.get_result()
+        text = b"" if result is None else result.error_message
+        state = b"" if result is None else result.error_field(_SQLSTATE) or b""
+        said = " ".join((text or self._pgconn.error_message).decode("utf-8", "replace").split())
+        if state.decode() in _LOST:
+            return DataLoss(
+                f"PostgreSQL cannot stream the changes from {lsn_text(self._confirmed)} on: {said} ({state.decode()}). "
+                "What follows is lost to this capture. To read all tables again, drop the slot (`jobpipe cdc drop`), "
+                "and start the capture under another name",
+                reason="stream",
+                lsn=lsn_text(self._confirmed),
+            )
+        return LinkBroken(f"PostgreSQL has ended the stream: {said or 'its server was stopped'}")

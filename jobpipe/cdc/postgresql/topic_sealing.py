@@ -1,0 +1,105 @@
+"""Publishing what waits, each batch with the note of where the capture is then."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from jobpipe.cdc.postgresql.capture_state import CapturedTable, CaptureState, TopicState
+from jobpipe.cdc.postgresql.change_filter import ChangeFilter
+from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction
+from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
+from jobpipe.errors import ConfigError
+from jobpipe.operations.publisher_operations import MAX_NOTE
+
+
+class TopicSealer:
+    """Seals the topics of a session.
+
+    Attributes:
+        stream: told what the database need not keep; None before it has begun.
+        flushed_at: when it was done last.
+    """
+
+    def __init__(self, state: CaptureState, changes: ChangeFilter) -> None:
+        self.stream: ReplicationStream | None = None
+        self.flushed_at = time.monotonic()
+        self._state = state
+        self._changes = changes
+
+    def flush(self) -> None:
+        """Publish all that waits; then tell the database that it is no longer needed."""
+        self.flushed_at = time.monotonic()
+        for topic in self._state.topics.values():
+            if topic.writer.pending:
+                self._changes.sort_out(topic)
+            if topic.writer.pending or topic.unnoted:
+                self.seal(topic)
+        self.confirm()
+
+    def confirm(self) -> None:
+        """Tell the database that what the notes of all topics have is no longer needed."""
+        if self.stream is not None:
+            self.stream.confirm(min(topic.at for topic in self._state.topics.values()))
+
+    def seal_behind(self) -> None:
+        """Note the present place in all topics whose notes have an earlier one."""
+        for topic in self._state.topics.values():
+            if topic.at < self._state.at:
+                self.seal(topic)
+
+    def seal(self, topic: TopicState) -> None:
+        """Publish what waits for a topic; a note alone if nothing does."""
+        first = topic.tables[0]
+        note = self._note(topic)
+        topic.writer.seal(note, self._state.relations.get(first.number, first.readable.table))
+        topic.unnoted = False
+
+    def write(self, topic: TopicState, rows: pa.Table, read: tuple[CapturedTable, Chunk] | None = None) -> None:
+        """Publish rows that were read; nothing may wait.
+
+        Args:
+            read: the table, and the chunk of which they are; None if they were read again.
+        """
+        if read is not None:
+            read[0].chunk = read[1]
+        topic.writer.write(rows, self._note(topic))
+        topic.unnoted = False
+
+    def _open_transaction(self, known: OpenTransaction | None, at: int) -> OpenTransaction | None:
+        """Return of which transaction a topic has a part; of one that is sent once more it may have more than came."""
+        begun = self._state.begun
+        if begun is None:
+            return known if known is not None and known.commit_lsn >= at else None
+        if known is not None and known.commit_lsn == begun.commit_lsn:
+            return OpenTransaction(begun.commit_lsn, max(known.changes, self._state.changes))
+        return OpenTransaction(begun.commit_lsn, self._state.changes)
+
+    def _note(self, topic: TopicState) -> bytes:
+        """Return the note of a batch; where the topic is then."""
+        state = self._state
+        topic.at = max(topic.at, state.at)  # other topics may be less far
+        topic.open = self._open_transaction(topic.open, topic.at)
+        chunks = [chunk for table in topic.tables if (chunk := table.chunk or table.unfinished) is not None]
+        note = CaptureNote(
+            system=state.history.system,
+            timeline=state.history.timeline,
+            database=state.options.database,
+            slot=state.options.slot,
+            at=topic.at,
+            open=topic.open,
+            tables={table.number: table.print for table in topic.tables if table.done},
+            chunk=chunks[0] if chunks else None,
+            again=tuple(topic.again),
+        ).to_bytes()
+        if len(note) > MAX_NOTE:
+            reading = next((str(table.found) for table in topic.tables if table.chunk is not None), "none")
+            raise ConfigError(
+                f"topic {topic.writer.topic!r}: the note of where the capture is has {len(note)} bytes, and {MAX_NOTE} "
+                f"are kept: it has {len(topic.tables)} tables, and the keys of the one that is being read ({reading}) "
+                "are long, or very many transactions are open. Give the table a topic of its own by route, or a "
+                "shorter replica identity",
+                topic=topic.writer.topic,
+            )
+        return note

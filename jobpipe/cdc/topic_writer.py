@@ -1,0 +1,100 @@
+"""One topic of a capture: changes that wait for their seal, and the note that says what is sealed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from jobpipe.cdc.change_rows import ChangeRows
+from jobpipe.cdc.changes import Change, Column, Table, Values
+from jobpipe.errors import SpoolFull
+from jobpipe.publishing.plain_publisher import PlainPublisher, Rows
+
+log = logging.getLogger(__name__)
+
+
+class TopicWriter:
+    """Publishes changes in the order in which they come, a batch at a time. For one caller at a time.
+
+    Args:
+        publisher: of the topic, with a name.
+        rows: makes the rows.
+        stopped: tells whether the capture is to end; then room is no longer waited for.
+
+    Attributes:
+        rows: makes the rows.
+        pending: changes that are not published.
+        pending_bytes: about so many.
+        published: rows since it was made.
+    """
+
+    def __init__(self, publisher: PlainPublisher, rows: ChangeRows, stopped: Callable[[], bool]) -> None:
+        self.pending: list[Change] = []
+        self.pending_bytes = 0
+        self.published = 0
+        self._publisher = publisher
+        self.rows = rows
+        self._stopped = stopped
+        self._columns: tuple[Column, ...] | None = None
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        return self._publisher.topic
+
+    @property
+    def last_note(self) -> bytes | None:
+        """The note of the newest batch, also of an earlier process; None for none."""
+        return self._publisher.last_note
+
+    def fits(self, table: Table) -> bool:
+        """Tell whether a change of a table can be in one batch with those that wait."""
+        return self._columns is None or not self.pending or _same(self._columns, table.columns)
+
+    def add(self, change: Change) -> None:
+        """Let a change wait for the next seal; it must fit."""
+        self._columns = change.table.columns
+        self.pending.append(change)
+        self.pending_bytes += 64 + _size(change.before) + _size(change.after)
+
+    def seal(self, note: bytes, table: Table) -> None:
+        """Publish what waits, with a note; returns when both are durable.
+
+        Args:
+            table: whose columns the batch has if nothing waits: then it is a note alone, which subscribers do not see.
+
+        Raises:
+            SchemaMismatch: a value has no place in its column's type; nothing is published.
+            SpoolFull: the topic has no room, and the capture is to end.
+        """
+        if self.pending:
+            self.write(self.rows.rows(self.pending), note)
+        else:
+            self.write(self.rows.schema(table).empty_table(), note)
+        self.pending, self.pending_bytes = [], 0
+
+    def write(self, rows: Rows, note: bytes) -> None:
+        """Publish rows that did not wait, as :meth:`seal`; nothing may wait."""
+        last = self._publisher.last_batch_id
+        batch_id = 0 if last is None else last + 1
+        while True:
+            try:
+                self.published += self._publisher.write(rows, batch_id=batch_id, note=note).rows
+            except SpoolFull as error:
+                if "reason" not in error.fields or self._stopped():
+                    raise
+                log.warning("%s; the capture waits", error)
+            else:
+                return
+
+    def close(self) -> None:
+        """Give the topic up."""
+        self._publisher.close()
+
+
+def _same(one: tuple[Column, ...], other: tuple[Column, ...]) -> bool:
+    return one is other or [(each.name, each.type) for each in one] == [(each.name, each.type) for each in other]
+
+
+def _size(values: Values | None) -> int:
+    return 0 if values is None else sum(len(value) for value in values if isinstance(value, bytes))

@@ -1,0 +1,1 @@
+"""Commands of change data capture: run captures here, without Spark; list and drop replication slots."""

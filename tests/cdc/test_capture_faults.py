@@ -1,0 +1,202 @@
+"""What people and faults do to a capture that runs: it goes on, or ends with what is lost; never in silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
+from jobpipe.cdc.postgresql.table_reading import TableReading
+from jobpipe.config import Config
+from jobpipe.errors import DataLoss
+from tests.bus.kit import until
+from tests.cdc.capturing import (
+    PATIENCE,
+    Copy,
+    Follower,
+    failures,
+    in_thread,
+    options,
+    published,
+    routes,
+    rows_of,
+    running,
+    settled,
+)
+from tests.databases.postgres import Postgres, missing
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def test_a_table_taken_out_of_the_publication_and_put_back(decoded: Postgres, schema: str, config: Config) -> None:
+    """Its changes since are unknown: it is taken back, and read again."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)")
+    query(f"INSERT INTO {table} SELECT i, 0 FROM generate_series(1, 20) i")
+    given, copy = options(decoded, schema, ["t"], heartbeat=0.1), Copy("id")
+    with running(given, config) as capture:
+        follower = Follower("t", copy, config)
+        follower.until(lambda: len(copy.rows) == 20, "the beginning")
+        query(f"ALTER PUBLICATION {given.publication} DROP TABLE {table}")
+        query(f"UPDATE {table} SET n = 1 WHERE id < 5")
+        query(f"DELETE FROM {table} WHERE id > 15")
+        follower.until(lambda: copy.seen.get("t", 0) == 1 and len(copy.rows) == 15, "the table once more")
+        until(lambda: settled(capture), PATIENCE, "the end of reading")
+        query(f"UPDATE {table} SET n = 2 WHERE id = 7")
+        want = rows_of(decoded, table, "id")
+        follower.until(lambda: copy.rows == want, "the table")
+        follower.close()
+
+
+def test_a_publication_that_is_gone(decoded: Postgres, schema: str, config: Config) -> None:
+    """What was committed without it cannot be decoded; the server's own words say so."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    given = options(decoded, schema, ["t"], heartbeat=60.0)
+    with pytest.raises(DataLoss, match=r"publication .* does not exist .*\(42704\)"):
+        with running(given, config) as capture:
+            until(lambda: settled(capture), PATIENCE, "the beginning")
+            query(f"DROP PUBLICATION {given.publication}")
+            query(f"INSERT INTO {table} VALUES (1)")
+            until(lambda: failures, PATIENCE, "the error")
+
+
+def test_requests_that_cannot_be_done(decoded: Postgres, schema: str, config: Config) -> None:
+    """Of a key that is none, and of another key than now; the capture goes on, also after a restart."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, name text NOT NULL)")
+    query(f"INSERT INTO {table} VALUES (1, 'a')")
+    given, copy = options(decoded, schema, ["t"]), Copy("id")
+    with running(given, config) as capture:
+        follower = Follower("t", copy, config)
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+    with PostgresCapture(given, config) as asking:
+        asking.read_again(table, ["x"])
+        asking.read_again(table, ["0"])
+        query(f"ALTER TABLE {table} DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (name)")
+    for key in (2, 3):
+        with running(given, config):
+            query(f"INSERT INTO {table} VALUES ({key}, 'n{key}')")
+            follower.until(lambda key=key: (key,) in copy.rows, "a change")
+    follower.close()
+
+
+def test_tables_that_come_and_fit_nowhere(decoded: Postgres, schema: str, config: Config) -> None:
+    """A name that no topic can have, no columns, other columns than its topic's: left out, and said."""
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY)")
+    route = routes({rf"{schema}\.(t|u)": "t", rf"{schema}\.(.*)": "$1"})
+    given = options(decoded, schema, [".*"], heartbeat=0.1, route=route, required_subscribers={"t": ("copy",)})
+    with running(given, config):
+        query(f'CREATE TABLE {schema}."A b" (id int PRIMARY KEY)')
+        query(f"CREATE TABLE {schema}.u (id text PRIMARY KEY)")
+        query(f"CREATE TABLE {schema}.none ()")
+        query(f"CREATE TABLE {schema}.good (id int PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.good VALUES (1)")
+        slot = "SELECT count(*) FROM pg_publication_tables WHERE pubname = %s"
+        until(lambda: query(slot, given.publication) == [(2,)], PATIENCE, "the one that fits")
+        query(f"INSERT INTO {schema}.t VALUES (7)")
+        assert published("t", 1, config)[0]["after"] == {"id": 7}
+
+
+def test_a_table_that_is_dropped(decoded: Postgres, schema: str, config: Config) -> None:
+    """The others go on, now and after a restart; the log that is kept goes on, too."""
+    query = decoded.query
+    for name in ("t", "u"):
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+    given = options(decoded, schema, ["[tu]"], heartbeat=0.1, required_subscribers={"t": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        query(f"INSERT INTO {schema}.u VALUES (1)")
+        query(f"DROP TABLE {schema}.u")
+        query(f"INSERT INTO {schema}.t VALUES (1)")
+        published("t", 1, config)
+    with running(given, config):
+        query(f"INSERT INTO {schema}.t VALUES (2)")
+        assert [row["after"]["id"] for row in published("t", 2, config)] == [1, 2]
+
+
+def hold_back(table: str, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let a table not be read before the event."""
+    read, free = TableReading.read_chunk, threading.Event()
+
+    def read_chunk(self: TableReading, of: Any) -> bool:
+        return False if of.found.name == table and not free.is_set() else read(self, of)
+
+    monkeypatch.setattr(TableReading, "read_chunk", read_chunk)
+    return free
+
+
+def test_a_lock_keeps_nothing_else_up(
+    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A migration holds a table that is to be read: the changes of others come, and a stop is heard."""
+    query, free = decoded.query, hold_back("u", monkeypatch)
+    for name in ("t", "u"):
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+    given = options(decoded, schema, ["t", "u"], required_subscribers={"t": ("copy",)})
+    with running(given, config) as capture, decoded.connect() as connection, connection.transaction():
+        until(lambda: list(capture.status().tables) == [f"{schema}.u"], PATIENCE, "the end of the first table")
+        connection.execute(f"LOCK TABLE {schema}.u")
+        free.set()
+        query(f"INSERT INTO {schema}.t VALUES (1)")
+        assert published("t", 1, config)[0]["after"] == {"id": 1}
+        assert list(capture.status().tables) == [f"{schema}.u"]
+        capture.stop()
+        until(lambda: capture._session is None, PATIENCE, "its end")
+
+
+def test_a_slot_that_waits_hears_a_stop(decoded: Postgres, schema: str, config: Config) -> None:
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY)")
+    with decoded.connect() as connection, connection.transaction():
+        connection.execute(f"INSERT INTO {schema}.t VALUES (1)")
+        with PostgresCapture(options(decoded, schema, ["t"]), config) as capture:
+            ended = in_thread(capture.run)
+            making = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+            until(lambda: query(making, capture.options.slot) == [(1,)], PATIENCE, "the wait for the slot")
+            capture.stop()
+            assert ended.wait(PATIENCE)
+
+
+def test_a_crash_with_asynchronous_commits(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a chunk has read is on the disk before it is published; the numbers of its transactions come once."""
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real PostgreSQL needs {what}")
+    lazy = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+    free = hold_back("u", monkeypatch)
+    with Postgres(wal_level="logical", **lazy) as server:
+        server.query("CREATE TABLE t (id int PRIMARY KEY)")
+        server.query("CREATE TABLE u (id int PRIMARY KEY)")
+        given = options(server, "public", ["t", "u"], required_subscribers={"u": ("copy",)})
+        with running(given, config) as capture:
+            until(lambda: len(capture.status().tables) == 1, PATIENCE, "the end of the first table")
+            server.query("INSERT INTO u VALUES (5)")
+            free.set()
+            until(lambda: capture.status().rows == 1, PATIENCE, "the row")
+            _crash(server)
+            for key in range(6, 12):
+                server.query(f"SET synchronous_commit = on; INSERT INTO u VALUES ({key})")
+            want = [key for (key,) in server.query("SELECT id FROM u ORDER BY id")]
+            rows = published("u", len(want), config)
+    assert [row["after"]["id"] for row in rows] == want
+
+
+def _crash(server: Postgres) -> None:
+    """Kill all of its processes at once, so that none writes anything more."""
+    parent = psutil.Process(server._server.pid)  # type: ignore[union-attr]
+    processes = [parent, *parent.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    server.kill()
+    server.start_again()
+    with server.connect() as connection:
+        assert connection.info.status == psycopg.pq.ConnStatus.OK

@@ -1,0 +1,78 @@
+"""Where a capture is, as it is stored."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction, Visibility
+from jobpipe.errors import SpoolError
+from jobpipe.operations.publisher_operations import MAX_NOTE
+
+NOTE = CaptureNote("7123456789012345678", 1, "shop", "jobpipe_shop", 0x16B374D48)
+
+
+def test_what_is_stored_comes_back() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    running = frozenset(chance.sample(range(5_000_000_000, 5_000_003_000), 1000))
+    seen = Visibility(min(running), 5_000_003_000, running)
+    full = CaptureNote(
+        *("7123456789012345678", 3, "shop", "jobpipe_shop", 2**63),
+        open=OpenTransaction(2**63 + 5, 4_999_999),
+        tables={16_384 + number: f"{chance.randrange(1 << 48):012x}" for number in range(5)},
+        chunk=Chunk(16_400, ("a", "ä\n"), ("b", ""), seen, 2**63 + 9, partial=True),
+    )
+    for note in (NOTE, full):
+        assert CaptureNote.from_bytes(note.to_bytes(), "orders") == note
+    assert len(full.to_bytes()) < MAX_NOTE  # with a thousand transactions that are open
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2},
+        {"at": -1},
+        {"at": 1 << 64},
+        {"at": True},
+        {"open": [1]},
+        {"tables": {"x": "y"}},
+        {"tables": []},
+        {"chunk": {"table": 1}},
+        {"chunk": 5},
+    ],
+)
+def test_other_notes_are_refused(change: dict[str, object]) -> None:
+    good = json.loads(NOTE.to_bytes())
+    assert CaptureNote.from_bytes(json.dumps(good).encode(), "orders") == NOTE
+    with pytest.raises(SpoolError, match="not that of a capture of PostgreSQL"):
+        CaptureNote.from_bytes(json.dumps({**good, **change}).encode(), "orders")
+
+
+@pytest.mark.parametrize("note", [b"", b"\xff", b"[]", b"12", b"[" * 100_000])
+def test_what_is_no_note(note: bytes) -> None:
+    with pytest.raises(SpoolError):
+        CaptureNote.from_bytes(note, "orders")
+
+
+def test_what_a_snapshot_sees() -> None:
+    seen = Visibility.of("100:110:102,105")
+    assert [xid for xid in range(98, 112) if seen.sees(xid)] == [98, 99, 100, 101, 103, 104, 106, 107, 108, 109]
+    assert Visibility.of("100:100:").sees(99)
+
+
+@pytest.mark.parametrize(
+    ("following", "xid", "full"),
+    [
+        (1000, 999, 999),
+        ((1 << 32) + 5, 3, (1 << 32) + 3),
+        ((1 << 32) + 5, 0xFFFFFFFF, 0xFFFFFFFF),
+        ((1 << 33) - 2, 4, (1 << 33) + 4),
+        ((3 << 32) + 7, 7, (3 << 32) + 7),
+    ],
+)
+def test_numbers_of_transactions_that_wrapped_around(following: int, xid: int, full: int) -> None:
+    assert Visibility(1, following, frozenset()).full(xid) == full
