@@ -200,3 +200,30 @@ def _crash(server: Postgres) -> None:
     server.start_again()
     with server.connect() as connection:
         assert connection.info.status == psycopg.pq.ConnStatus.OK
+
+
+def test_two_topics_with_requests(decoded: Postgres, schema: str, config: Config) -> None:
+    """The first topic is asked while rows of the second wait for their mark: each row goes to its own topic."""
+    query = decoded.query
+    for name, first in (("a", 0), ("b", 100)):
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.{name} SELECT generate_series({first + 1}, {first + 3})")
+    given = options(decoded, schema, ["a", "b"], required_subscribers={"a": ("copy",), "b": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        session = capture._session
+        assert session is not None
+        step, asked = session._ranges.step, threading.Event()
+
+        def asking() -> bool:
+            done = step()
+            if session._ranges._window is not None and not asked.is_set():  # of b
+                asked.set()
+                capture.read_again(f"{schema}.a")
+            return done
+
+        session._ranges.step = asking  # type: ignore[method-assign]
+        capture.read_again(f"{schema}.b")
+        rows = {topic: published(topic, 6, config) for topic in ("a", "b")}
+    assert [row["after"]["id"] for row in rows["a"]] == [1, 2, 3] * 2
+    assert [row["after"]["id"] for row in rows["b"]] == [101, 102, 103] * 2

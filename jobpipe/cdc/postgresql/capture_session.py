@@ -227,7 +227,7 @@ class CaptureSession:
         if captured is None or begun is None or state.changes < captured.topic.skipped:
             return
         if not captured.done and captured.chunk is None:
-            self._changes.drop(begun.xid)
+            self._changes.dropped.add(begun.xid)
             return
         table, writer = state.relations[row.oid], captured.topic.writer
         if not writer.fits(table):
@@ -246,7 +246,7 @@ class CaptureSession:
             if state.changes < captured.topic.skipped:
                 continue
             if not captured.done:
-                self._changes.drop(begun.xid)
+                self._changes.dropped.add(begun.xid)
                 if captured.chunk is None:  # nothing of it is published
                     continue
                 captured.chunk, captured.rows = None, 0  # it is read again, from its beginning

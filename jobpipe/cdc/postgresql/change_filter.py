@@ -10,29 +10,41 @@ from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable
 from jobpipe.cdc.postgresql.postgres_note import Chunk, Visibility
 from jobpipe.cdc.postgresql.table_chunks import Key, places_of
 
-MAX_DROPPED = 100_000  # transactions that are remembered, unless so many are open
+MAX_REMEMBERED = 100_000  # transactions, unless so many are open
 
 
-class ChangeFilter:
-    """Drops changes, and remembers of which transactions: the next chunk must see them."""
+class StreamedTransactions:
+    """Transactions that were streamed, and that the next snapshot must see."""
 
     def __init__(self, state: CaptureState) -> None:
         self._state = state
-        self._dropped: set[int] = set()
+        self._remembered: set[int] = set()
 
-    def drop(self, xid: int) -> None:
-        """Remember a transaction of which something was dropped."""
-        self._dropped.add(xid)
-        if len(self._dropped) > MAX_DROPPED:
-            self._dropped = set(self.unseen(seen_now(self._state.control)))
+    def add(self, xid: int) -> None:
+        """Remember one."""
+        self._remembered.add(xid)
+        if len(self._remembered) > MAX_REMEMBERED:
+            self._remembered = set(self.unseen(seen_now(self._state.control)))
 
     def unseen(self, seen: Visibility) -> list[int]:
         """Return those that a snapshot does not see."""
-        return [xid for xid in self._dropped if not seen.sees(seen.full(xid))]
+        return [xid for xid in self._remembered if not seen.sees(seen.full(xid))]
 
     def clear(self) -> None:
-        """Forget them: a chunk was read that sees all of them."""
-        self._dropped.clear()
+        """Forget them: something was read that sees all of them."""
+        self._remembered.clear()
+
+
+class ChangeFilter:
+    """Drops changes.
+
+    Attributes:
+        dropped: the transactions of which something was dropped: the next chunk must see them.
+    """
+
+    def __init__(self, state: CaptureState) -> None:
+        self.dropped = StreamedTransactions(state)
+        self._state = state
 
     def sort_out(self, topic: TopicState) -> None:
         """Drop those changes that wait which chunks have, or will have."""
@@ -46,7 +58,7 @@ class ChangeFilter:
             kept = self._kept(table, table.chunk, changes) if same_key else []
             if not same_key:
                 for change in changes:
-                    self.drop(change.transaction)
+                    self.dropped.add(change.transaction)
                 kept = [False] * len(changes)
                 table.begin_again()
             gone = {place for place, keep in zip(places, kept, strict=True) if not keep}
@@ -68,7 +80,7 @@ class ChangeFilter:
             if change.operation is Operation.TRUNCATE:
                 kept.append(True)
             elif region > 1:
-                self.drop(change.transaction)
+                self.dropped.add(change.transaction)
                 kept.append(False)
             else:
                 kept.append(region == 0 or not chunk.seen.sees(chunk.seen.full(change.transaction)))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from jobpipe.cdc.changes import Change
 from jobpipe.cdc.postgresql.capture_state import CaptureState, TopicState, seen_now
-from jobpipe.cdc.postgresql.change_filter import key_of
+from jobpipe.cdc.postgresql.change_filter import StreamedTransactions, key_of
 from jobpipe.cdc.postgresql.database.database_catalog import DatabaseCatalog, ReadableTable
 from jobpipe.cdc.postgresql.postgres_note import KeyRange, Visibility
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
@@ -96,11 +96,13 @@ class _Window:
     """Rows that were read again, and what the stream has changed of them since.
 
     Attributes:
+        topic: to which the rows go.
         until: a place in the log; all that the rows have was committed before it.
         ended: no row of the range follows.
         changed: keys.
     """
 
+    topic: TopicState
     readable: ReadableTable
     piece: Piece
     until: int
@@ -124,7 +126,7 @@ class RangeReading:
         self._sealer = sealer
         self._window: _Window | None = None
         self._running: Visibility | None = None  # what ran when the next request was begun: snapshots must see it
-        self._streamed: set[int] = set()
+        self._streamed = StreamedTransactions(state)
 
     @property
     def wanted(self) -> bool:
@@ -172,11 +174,12 @@ class RangeReading:
     def step(self) -> bool:
         """Read, or publish what was read; between two transactions of the stream. False if something comes first."""
         self._sealer.flush()
-        topic = next(topic for topic in self._state.topics.values() if topic.again)
-        asked, window, self._window = topic.again[0], self._window, None
+        window, self._window = self._window, None
         if window is None:
-            return self._read(topic, asked)
-        topic.again[0] = replace(asked, after=window.piece.high or asked.after)
+            topic = next(topic for topic in self._state.topics.values() if topic.again)
+            return self._read(topic, topic.again[0])
+        topic = window.topic  # another one may have a request since
+        topic.again[0] = replace(topic.again[0], after=window.piece.high or topic.again[0].after)
         if window.ended:
             topic.again.pop(0)
             log.info("capture %s: a part of table %s was read again", self._state.name, window.readable.table)
@@ -197,8 +200,7 @@ class RangeReading:
         limit = state.options.chunk_size
         try:
             with reader.snapshot(state.control, found.schema, found.name):
-                seen = reader.seen
-                if seen.lowest < self._running.next or not all(seen.sees(seen.full(xid)) for xid in self._streamed):
+                if self._streamed.unseen(reader.seen) or reader.seen.lowest < self._running.next:
                     return False
                 readable = state.reading_catalog.readable(found)
                 if readable.key_print != asked.key:
@@ -210,7 +212,7 @@ class RangeReading:
             return self._refuse(topic, f"table {found}: {type(error).__name__} ({error.sqlstate})")
         self._streamed.clear()
         self._running = None
-        self._window = _Window(readable, piece, reader.until, piece.last and piece.texts.num_rows < limit)
+        self._window = _Window(topic, readable, piece, reader.until, piece.last and piece.texts.num_rows < limit)
         return False
 
     def _refuse(self, topic: TopicState, why: str) -> bool:

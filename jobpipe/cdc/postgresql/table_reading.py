@@ -71,14 +71,14 @@ class TableReading:
         last, found = table.chunk, table.found
         reader = ChunkReader(self._state.reading)
         with reader.snapshot(self._state.control, found.schema, found.name):
-            if self._changes.unseen(reader.seen) or reader.seen.lowest < self._state.running.next:
+            if self._changes.dropped.unseen(reader.seen) or reader.seen.lowest < self._state.running.next:
                 self._settle_at = time.monotonic() + SETTLE_SECONDS
                 self._tell_waiting(table)
                 return False
             now = self._state.reading_catalog.table(table.number)
             if now is None or str(now) != str(found):  # another one has the name that was locked
                 return False
-            self._changes.clear()
+            self._changes.dropped.clear()
             table.found = now
             self._read(reader, table, None if last is None else last.high)
         return True
