@@ -25,6 +25,7 @@ from tests.parts import CORE, ROOT, RUN_AGAIN
 
 if TYPE_CHECKING:
     from tests.databases.mariadb import MariaDb
+    from tests.databases.mysql import MySql
     from tests.databases.postgres import Postgres
 
 # The machine is shared and slow at times; a property that hangs is caught by the test's own deadline.
@@ -197,6 +198,17 @@ def mariadb() -> Iterator[MariaDb]:
     if (what := missing()) is not None:
         pytest.skip(f"a test with a real MariaDB needs {what}")
     with MariaDb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[MySql]:
+    """A MySQL; tests take databases of their own."""
+    from tests.databases.mysql import MySql, missing
+
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real MySQL needs {what}")
+    with MySql() as server:
         yield server
 
 

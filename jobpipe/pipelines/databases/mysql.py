@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Connection = pymysql.connections.Connection[Any]
 
 PORT = 3306
-NO_TABLE, DUPLICATE = 1146, (1022, 1062, 1586)  # codes
+NO_TABLE, DUPLICATE, NO_RIGHT = 1146, (1022, 1062, 1586), 1227  # codes
 MODE, CA_FILE = "sslMode", "serverSslCert"  # as MariaDB's driver for Java calls them; MySQL's has the first
 MODES = {
     "disabled": "disable",

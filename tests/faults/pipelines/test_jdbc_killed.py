@@ -19,7 +19,7 @@ import psycopg
 import pymysql
 import pytest
 
-from tests.databases import mariadb as mariadb_kit
+from tests.databases import mysql_server
 from tests.databases.mariadb import MariaDb
 from tests.databases.postgres import PASSWORD, SUPERUSER, Postgres
 from tests.faults.pipelines.jdbc_program import UpsertOrder, expected
@@ -90,7 +90,7 @@ def maria(mariadb: MariaDb) -> Iterator[Store]:
             ask(statement)
         for what, value in NOTES.items():
             ask(f"CREATE TRIGGER note_{what} AFTER {what} ON t FOR EACH ROW INSERT INTO done VALUES ({value})")  # noqa: S608 - names of the test's
-        yield Store(mariadb.url(name), mariadb_kit.SUPERUSER, "t", ask, lambda: not mariadb.sessions())
+        yield Store(mariadb.url(name), mysql_server.SUPERUSER, "t", ask, lambda: not mariadb.sessions())
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_killed(database: str, request: pytest.FixtureRequest, tmp_path: Path) -
     secret = None
     if store.user is not None:
         secret = tmp_path / "password"
-        secret.write_text(PASSWORD if database == "postgresql" else mariadb_kit.PASSWORD)
+        secret.write_text(PASSWORD if database == "postgresql" else mysql_server.PASSWORD)
         secret.chmod(0o600)
     order = UpsertOrder(store.url, store.user, str(secret) if secret else None, store.table, str(tmp_path))
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -16,7 +16,9 @@ from jobpipe.pipelines.file.spec import Mode, TriggerSpec
 from jobpipe.pipelines.plugins.job_context import JobContext
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
 from jobpipe.spark.termination.query_stop import QUERY_ID
-from tests.databases import mariadb, postgres
+from tests.databases import postgres
+from tests.databases.mariadb import MariaDb
+from tests.databases.mysql_server import PASSWORD, SUPERUSER
 
 Rows = list[tuple[Any, ...]]
 SCHEMA = "id int, text string, n bigint"
@@ -195,11 +197,11 @@ class MariaDbTables(Tables):
     cut = "IF new.id = 50 THEN KILL CONNECTION_ID(); END IF"
     mended = "DROP TRIGGER see_13"
 
-    def __init__(self, spark: SparkSession, folder: Path, server: mariadb.MariaDb, database: str) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, server: MariaDb, database: str) -> None:
         self.server = server
         self.database = database
         self.secret = folder / "password"
-        self.secret.write_text(mariadb.PASSWORD)
+        self.secret.write_text(PASSWORD)
         self.secret.chmod(0o600)
         super().__init__(spark, folder)
 
@@ -209,7 +211,11 @@ class MariaDbTables(Tables):
 
     def where(self) -> dict[str, Any]:
         """Return the sink's options that say where."""
-        return {"url": self.server.url(self.database), "user": mariadb.SUPERUSER, "password": f"file:{self.secret}"}
+        return {
+            "url": self.server.url(self.database),
+            "user": SUPERUSER,
+            "password": f"file:{self.secret}",
+        }
 
     def stagings(self) -> list[str]:
         """Return the names of the staging tables."""

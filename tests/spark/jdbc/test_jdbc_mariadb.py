@@ -25,7 +25,8 @@ from jobpipe.errors import (
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
 from jobpipe.pipelines.sinks.jdbc.mysql_table import MySqlTarget
 from jobpipe.pipelines.sinks.jdbc.upsert_sink import JdbcUpsertSink
-from tests.databases.mariadb import PASSWORD, SUPERUSER, MariaDb, missing
+from tests.databases.mariadb import MariaDb, missing
+from tests.databases.mysql_server import PASSWORD, SUPERUSER
 from tests.registry.zookeeper.secured import Authority
 from tests.spark.jdbc.tables import MariaDbTables
 

@@ -319,7 +319,9 @@ class Statements(ABC):
 
     @property
     def _last_first(self) -> str:
-        return f"ORDER BY {self._quoted(ORDER)} DESC{self.null_is_last}" if self.plan.order_type else "ORDER BY 1"
+        if self.plan.order_type:
+            return f"ORDER BY {self._quoted(ORDER)} DESC{self.null_is_last}"
+        return f"ORDER BY {self._keys}"  # any; MySQL takes no number here
 
     @property
     def _keys(self) -> str:
