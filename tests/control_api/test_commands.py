@@ -427,6 +427,7 @@ def test_the_program(tmp_path: Path) -> None:
         token = str(address.token)
         assert address.url in line
         assert token not in line
+        assert process.stdout.readline().startswith("its page: ")
         assert ControlClient(address).pipelines() == ()
         assert token not in Path(f"/proc/{process.pid}/cmdline").read_text()
         second = started(tmp_path)
