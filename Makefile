@@ -19,11 +19,15 @@ FOUND = $(or $(shell $(1) -c pass 2>/dev/null && echo $(1)),$(warning $(1) is no
 PYTHONS ?= 3.12 3.13
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: demo test test-all check lint types contracts unit slow short-faults faults spark-core spark quarantined \
+.PHONY: demo demo-cdc test test-all check lint types contracts unit slow short-faults faults spark-core spark quarantined \
 	cluster-test compat pythons bench bench-limits bench-kafka chaos fuzz model explore docs java lock audit sbom package clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/run.py
+
+# Change data: a shop's PostgreSQL, copied to MariaDB while customers change it. Needs both servers; says what to install.
+demo-cdc: $(VENV)/.dev
+	$(BIN)/python examples/shop/run.py
 
 # What every change must pass, in ten minutes on two cores; then a summary. See docs/testing.md.
 test: lint types contracts $(ZOOKEEPER_ARCHIVE)
