@@ -42,14 +42,14 @@ def fill(directory: Path, count: int) -> None:
     """Copy batch 0 ``count`` times by bulk insert."""
     db = sqlite3.connect(directory / "catalog.db", isolation_level=None)
     rows, size = db.execute("SELECT rows, bytes FROM batches WHERE n = 0").fetchone()
-    numbers = f"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {count - 1})"  # noqa: S608
+    numbers = f"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {count - 1})"
     db.execute("BEGIN")
     db.execute(
-        f"INSERT INTO batches {numbers} SELECT x, epoch, '', 0, '', 'w' || x, rows, bytes, rows * (x + 1), "  # noqa: S608
+        f"INSERT INTO batches {numbers} SELECT x, epoch, '', 0, '', 'w' || x, rows, bytes, rows * (x + 1), "
         "bytes * (x + 1), sealed_ms, sealed_up, 0 FROM c, batches WHERE n = 0"
     )
     db.execute(
-        f"INSERT INTO segments {numbers} SELECT x, partition, ordinal, file, offset, length, rows, record_batches, "  # noqa: S608
+        f"INSERT INTO segments {numbers} SELECT x, partition, ordinal, file, offset, length, rows, record_batches, "
         "idx, data, host FROM c, segments WHERE n = 0 ORDER BY x, partition"
     )
     db.execute("UPDATE meta SET next_n = ?, total_rows = ?, total_bytes = ?", (count, rows * count, size * count))

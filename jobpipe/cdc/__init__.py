@@ -13,13 +13,17 @@ A capture is a plain process that publishes; no Spark is needed::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from jobpipe.cdc.capture_options import CaptureOptions
+    from jobpipe.cdc.mariadb.mysql_capture import MysqlCapture
     from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
     from jobpipe.config import Config
+
+Options = TypeVar("Options", bound="CaptureOptions")
 
 
 def postgres(
@@ -45,9 +49,53 @@ def postgres(
     Raises:
         ConfigError: an option is wrong; names it.
     """
-    from jobpipe.cdc.change_rows import RowFormat
     from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
-    from jobpipe.cdc.postgresql.postgres_options import PostgresOptions, SchemaChange, Startup
+    from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
+
+    return PostgresCapture(_options(PostgresOptions, name, tables, password, route, options), config)
+
+
+def mysql(
+    *,
+    name: str,
+    tables: Sequence[str],
+    password: str | None = None,
+    route: Mapping[str, str] | None = None,
+    config: str | Path | Config | None = None,
+    **options: Any,
+) -> MysqlCapture:
+    """Return a capture of tables of MariaDB or MySQL, whose ``run()`` captures until its ``stop()``.
+
+    Args:
+        name, password, config: as of :func:`postgres`.
+        tables: regular expressions of whole names, database.table.
+        route: topics by regular expressions of tables; by default a table's topic is database.table.
+        options: as :class:`jobpipe.cdc.mariadb.mysql_options.MysqlOptions` has them.
+
+    Raises:
+        ConfigError: an option is wrong; names it.
+    """
+    from jobpipe.cdc.mariadb.mysql_capture import MysqlCapture
+    from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
+
+    return MysqlCapture(_options(MysqlOptions, name, tables, password, route, options), config)
+
+
+def _options(
+    kind: Callable[..., Options],
+    name: str,
+    tables: Sequence[str],
+    password: str | None,
+    route: Mapping[str, str] | None,
+    options: Mapping[str, Any],
+) -> Options:
+    """Return options from plain values.
+
+    Raises:
+        ConfigError: one is wrong; names it.
+    """
+    from jobpipe.cdc.capture_options import SchemaChange, Startup
+    from jobpipe.cdc.change_rows import RowFormat
     from jobpipe.config.types.secrets import EXPECTED, parse_secret
     from jobpipe.errors import ConfigError
     from jobpipe.pipelines.file.spec import RouteSpec
@@ -59,7 +107,6 @@ def postgres(
     kinds: dict[str, Any] = {"format": RowFormat, "startup": Startup, "schema_change": SchemaChange}
     try:
         given: dict[str, Any] = {key: kinds[key](value) if key in kinds else value for key, value in options.items()}
-        found = PostgresOptions(name=name, tables=tuple(tables), password=secret, route=routes, **given)
+        return kind(name=name, tables=tuple(tables), password=secret, route=routes, **given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"capture {name!r}: {error}") from None
-    return PostgresCapture(found, config)

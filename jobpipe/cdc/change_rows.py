@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from jobpipe.cdc.changes import UNCHANGED, Change, Column, Operation, Table, Unconvertible, Value, Values
 from jobpipe.errors import SchemaMismatch
 
-SOURCE_FIELDS: list[pa.Field[Any]] = [
-    pa.field("db", pa.string()),
-    pa.field("schema", pa.string()),
-    pa.field("table", pa.string()),
-    pa.field("snapshot", pa.bool_()),
-    pa.field("ts_ms", pa.int64()),
-    pa.field("txId", pa.int64()),
-    pa.field("lsn", pa.int64()),
-]
 UNCHANGED_FIELD = pa.list_(pa.string())
-FLAT_FIELDS: list[pa.Field[Any]] = [
-    pa.field("__op", pa.string()),
-    pa.field("__table", pa.string()),
-    pa.field("__source_ts_ms", pa.int64()),
-    pa.field("__txId", pa.int64()),
-    pa.field("__lsn", pa.int64()),
-    pa.field("__unchanged", UNCHANGED_FIELD),
-]
 
 
 class RowFormat(StrEnum):
@@ -39,15 +22,55 @@ class RowFormat(StrEnum):
     ENVELOPE = "envelope"
     """Columns before, after, source, op, ts_ms and unchanged, as Debezium's."""
     FLAT = "flat"
-    """The table's columns, and :data:`FLAT_FIELDS`: the new values; of a deleted row the old ones."""
+    """The table's columns, and others whose names begin with ``__``: the new values; of a deleted row the old ones."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a change stands in a database's log, as columns.
+
+    Attributes:
+        fields: their names and types.
+        columns: makes them of changes; null for rows that were read.
+    """
+
+    fields: tuple[pa.Field[Any], ...]
+    columns: Callable[[Sequence[Change]], list[pa.Array[Any]]]
 
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """Makes rows of the changes of one database."""
+    """Makes rows of the changes of one server.
+
+    Attributes:
+        database: which one; None: the tables' schemas are databases, as in MySQL.
+    """
 
     form: RowFormat
-    database: str
+    database: str | None
+    origin: Origin
+
+    @property
+    def source_fields(self) -> list[pa.Field[Any]]:
+        """Fields of column source of an envelope."""
+        named = ("db", "table") if self.database is None else ("db", "schema", "table")
+        return [
+            *(pa.field(name, pa.string()) for name in named),
+            pa.field("snapshot", pa.bool_()),
+            pa.field("ts_ms", pa.int64()),
+            *self.origin.fields,
+        ]
+
+    @property
+    def flat_fields(self) -> list[pa.Field[Any]]:
+        """What flat rows have after the table's columns."""
+        return [
+            pa.field("__op", pa.string()),
+            pa.field("__table", pa.string()),
+            pa.field("__source_ts_ms", pa.int64()),
+            *(field.with_name(f"__{field.name}") for field in self.origin.fields),
+            pa.field("__unchanged", UNCHANGED_FIELD),
+        ]
 
     def schema(self, table: Table) -> pa.Schema:
         """Return the topic's schema.
@@ -63,17 +86,17 @@ class ChangeRows:
                     pa.field("op", pa.string()),
                     pa.field("before", row),
                     pa.field("after", row),
-                    pa.field("source", pa.struct(SOURCE_FIELDS)),
+                    pa.field("source", pa.struct(self.source_fields)),
                     pa.field("ts_ms", pa.int64()),
                     pa.field("unchanged", UNCHANGED_FIELD),
                 ]
             )
-        if taken := {field.name for field in FLAT_FIELDS} & {column.name for column in table.columns}:
+        if taken := {field.name for field in self.flat_fields} & {column.name for column in table.columns}:
             raise SchemaMismatch(
                 f"table {table}: flat rows have a column {', '.join(sorted(taken))} of their own; use format: envelope",
                 table=str(table),
             )
-        return pa.schema([*fields, *FLAT_FIELDS])
+        return pa.schema([*fields, *self.flat_fields])
 
     def rows(self, changes: Sequence[Change]) -> pa.Table:
         """Return the rows of some changes, of one table or of tables with the same columns.
@@ -86,8 +109,7 @@ class ChangeRows:
         befores = [change.before for change in changes]
         afters = [unchanged.filled(change) for change in changes]
         schema = self.schema(table)
-        transactions = pa.array([change.transaction or None for change in changes], pa.int64())
-        lsns = pa.array([change.at or None for change in changes], pa.int64())
+        places = self.origin.columns(changes)
         operations = pa.array([change.operation for change in changes], pa.string())
         committed = pa.array([change.committed_ms for change in changes], pa.int64())
         if self.form is RowFormat.FLAT:
@@ -95,23 +117,20 @@ class ChangeRows:
                 before if after is None else after for before, after in zip(befores, afters, strict=True)
             ]
             names = pa.array([str(change.table) for change in changes], pa.string())
-            known: list[pa.Array[Any]] = [operations, names, committed, transactions, lsns, unchanged.column()]
+            known: list[pa.Array[Any]] = [operations, names, committed, *places, unchanged.column()]
             return pa.Table.from_arrays([*columns_of(table, shown), *known], schema=schema)
-        source = [
-            _constant(self.database, count),
-            _constant(table.schema, count) if _one_table(changes) else _texts([each.table.schema for each in changes]),
-            _constant(table.name, count) if _one_table(changes) else _texts([each.table.name for each in changes]),
-            pa.array([change.operation is Operation.READ for change in changes], pa.bool_()),
-            committed,
-            transactions,
-            lsns,
-        ]
+        if _one_table(changes):
+            named: list[pa.Array[Any]] = [_constant(text, count) for text in self._names(table)]
+        else:
+            named = [_texts(texts) for texts in zip(*(self._names(each.table) for each in changes), strict=True)]
+        read = pa.array([change.operation is Operation.READ for change in changes], pa.bool_())
+        source = [*named, read, committed, *places]
         return pa.Table.from_arrays(
             [
                 operations,
                 _structs(table, befores),
                 _structs(table, afters),
-                pa.StructArray.from_arrays(source, fields=SOURCE_FIELDS),
+                pa.StructArray.from_arrays(source, fields=self.source_fields),
                 _constant(_now_ms(), count),
                 unchanged.column(),
             ],
@@ -126,30 +145,32 @@ class ChangeRows:
         """
         count, now, schema = texts.num_rows, _now_ms(), self.schema(table)
         columns = [
-            convert_column(table, column, cast("pa.StringArray", texts.column(place).combine_chunks()))
+            convert_column(table, column, texts.column(place).combine_chunks())
             for place, column in enumerate(table.columns)
         ]
         operation, when = _constant(Operation.READ, count), _constant(now, count)
-        no_number, nothing = pa.nulls(count, pa.int64()), pa.nulls(count, UNCHANGED_FIELD)
+        places = [pa.nulls(count, field.type) for field in self.origin.fields]
+        nothing = pa.nulls(count, UNCHANGED_FIELD)
         if self.form is RowFormat.FLAT:
-            known: list[pa.Array[Any]] = [operation, _constant(str(table), count), when, no_number, no_number, nothing]
+            known: list[pa.Array[Any]] = [operation, _constant(str(table), count), when, *places, nothing]
             return pa.Table.from_arrays([*columns, *known], schema=schema)
-        source = [
-            *(_constant(text, count) for text in (self.database, table.schema, table.name)),
-            *(pa.repeat(pa.scalar(True), count), when, no_number, no_number),
-        ]
+        named = [_constant(text, count) for text in self._names(table)]
+        source = [*named, pa.repeat(pa.scalar(True), count), when, *places]
         fields = _fields(table)
         return pa.Table.from_arrays(
             [
                 operation,
                 pa.nulls(count, pa.struct(fields)),
                 pa.StructArray.from_arrays(columns, fields=fields),
-                pa.StructArray.from_arrays(source, fields=SOURCE_FIELDS),
+                pa.StructArray.from_arrays(source, fields=self.source_fields),
                 when,
                 nothing,
             ],
             schema=schema,
         )
+
+    def _names(self, table: Table) -> tuple[str, ...]:
+        return (table.schema, table.name) if self.database is None else (self.database, table.schema, table.name)
 
 
 class _Unchanged:
@@ -191,19 +212,19 @@ def columns_of(table: Table, rows: Sequence[Values | None]) -> list[pa.Array[Any
     """
     made = []
     for place, column in enumerate(table.columns):
-        texts = pa.array([None if row is None else row[place] for row in rows], pa.string())
-        made.append(convert_column(table, column, texts))
+        given = pa.array([None if row is None else row[place] for row in rows], column.type.given)
+        made.append(convert_column(table, column, given))
     return made
 
 
-def convert_column(table: Table, column: Column, texts: pa.StringArray) -> pa.Array[Any]:
-    """Return a column from its texts.
+def convert_column(table: Table, column: Column, given: pa.Array[Any]) -> pa.Array[Any]:
+    """Return a column from what the database gives.
 
     Raises:
         SchemaMismatch: one has no place in the column's type.
     """
     try:
-        return column.type.convert(texts)
+        return column.type.convert(given)
     except (Unconvertible, pa.ArrowInvalid) as error:
         why = error if isinstance(error, Unconvertible) else "a value of another form"  # Arrow's text quotes the value
         raise SchemaMismatch(
@@ -239,5 +260,5 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _texts(texts: list[str]) -> pa.Array[Any]:
+def _texts(texts: Sequence[str]) -> pa.Array[Any]:
     return pa.array(texts, pa.string())

@@ -31,7 +31,7 @@ class _Unchanged:
 
 UNCHANGED: Final = _Unchanged()
 Value: TypeAlias = "bytes | _Unchanged | None"
-"""A column's value as the database writes it, in UTF-8; None is null."""
+"""A column's value as the database writes it, in UTF-8 unless it is binary; None is null."""
 Values: TypeAlias = Sequence[Value]
 
 
@@ -46,8 +46,12 @@ class ColumnType(Protocol):
     def arrow(self) -> pa.DataType:
         """The type in the topic."""
 
-    def convert(self, texts: pa.StringArray) -> pa.Array[Any]:
-        """Return values from their texts.
+    @property
+    def given(self) -> pa.DataType:
+        """The type in which the database gives values: a string; binary for what has no text."""
+
+    def convert(self, given: pa.Array[Any]) -> pa.Array[Any]:
+        """Return values from what the database gives.
 
         Raises:
             Unconvertible: one has no place in the type.
@@ -88,14 +92,20 @@ class Table:
         return f"{self.schema}.{self.name}"
 
     def has_columns_of(self, other: Table) -> bool:
-        """Tell whether rows of both may be in one topic."""
-        mine, theirs = ([(column.name, column.type.arrow) for column in each.columns] for each in (self, other))
-        return mine == theirs
+        """Tell whether rows of both may be in one topic, and in one batch."""
+        return same_columns(self.columns, other.columns)
 
     @property
     def keys(self) -> tuple[int, ...]:
         """Places of the columns of the key."""
         return tuple(place for place, column in enumerate(self.columns) if column.key)
+
+
+def same_columns(one: Sequence[Column], other: Sequence[Column]) -> bool:
+    """Tell whether rows have the same columns in a topic."""
+    return one is other or [(each.name, each.type.arrow) for each in one] == [
+        (each.name, each.type.arrow) for each in other
+    ]
 
 
 class Change(NamedTuple):
@@ -104,9 +114,11 @@ class Change(NamedTuple):
     Attributes:
         before: old values, of which those that the database did not send are None; None where there are none.
         after: new values; None where there are none.
-        transaction: its number in the database; 0 for rows that were read.
-        at: where it was committed, in the database's log; 0 for rows that were read.
+        transaction: its number in PostgreSQL; 0 for rows that were read.
+        at: where it was committed, in PostgreSQL's log, or where its transaction begins, in the file of MySQL's; 0 for
+            rows that were read.
         committed_ms: when, in milliseconds since 1970; of rows that were read, when that was.
+        gtid, file: of its transaction in MySQL; empty for rows that were read.
     """
 
     table: Table
@@ -116,3 +128,5 @@ class Change(NamedTuple):
     transaction: int
     at: int
     committed_ms: int
+    gtid: str = ""
+    file: str = ""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from jobpipe.cdc.change_rows import ChangeRows
-from jobpipe.cdc.changes import Change, Column, Table, Values
+from jobpipe.cdc.changes import Change, Column, Table, same_columns
+from jobpipe.cdc.topic_schema import TopicSchema
 from jobpipe.errors import SpoolFull
-from jobpipe.publishing.plain_publisher import PlainPublisher, Rows
+from jobpipe.operations.messages.source_messages import SourceReport
+from jobpipe.publishing.plain_publisher import PlainPublisher
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +23,7 @@ class TopicWriter:
     Args:
         publisher: of the topic, with a name.
         rows: makes the rows.
+        schema: of the topic, as it may change.
         stopped: tells whether the capture is to end; then room is no longer waited for.
 
     Attributes:
@@ -28,12 +33,15 @@ class TopicWriter:
         published: rows since it was made.
     """
 
-    def __init__(self, publisher: PlainPublisher, rows: ChangeRows, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, publisher: PlainPublisher, rows: ChangeRows, schema: TopicSchema, stopped: Callable[[], bool]
+    ) -> None:
         self.pending: list[Change] = []
         self.pending_bytes = 0
         self.published = 0
         self._publisher = publisher
         self.rows = rows
+        self._schema = schema
         self._stopped = stopped
         self._columns: tuple[Column, ...] | None = None
 
@@ -49,13 +57,17 @@ class TopicWriter:
 
     def fits(self, table: Table) -> bool:
         """Tell whether a change of a table can be in one batch with those that wait."""
-        return self._columns is None or not self.pending or _same(self._columns, table.columns)
+        return self._columns is None or not self.pending or same_columns(self._columns, table.columns)
 
-    def add(self, change: Change) -> None:
-        """Let a change wait for the next seal; it must fit."""
+    def add(self, change: Change, size: int = 0) -> None:
+        """Let a change of about so many bytes wait for the next seal; it must fit."""
         self._columns = change.table.columns
         self.pending.append(change)
-        self.pending_bytes += 64 + _size(change.before) + _size(change.after)
+        self.pending_bytes += size
+
+    def undo(self, count: int) -> None:
+        """Let all changes but the first ``count`` wait no longer."""
+        del self.pending[count:]
 
     def seal(self, note: bytes, table: Table) -> None:
         """Publish what waits, with a note; returns when both are durable.
@@ -73,8 +85,9 @@ class TopicWriter:
             self.write(self.rows.schema(table).empty_table(), note)
         self.pending, self.pending_bytes = [], 0
 
-    def write(self, rows: Rows, note: bytes) -> None:
+    def write(self, rows: pa.Table, note: bytes) -> None:
         """Publish rows that did not wait, as :meth:`seal`; nothing may wait."""
+        rows = self._schema.fitted(rows)
         last = self._publisher.last_batch_id
         batch_id = 0 if last is None else last + 1
         while True:
@@ -87,14 +100,10 @@ class TopicWriter:
             else:
                 return
 
+    def tell_source(self, report: SourceReport, seconds: float) -> None:
+        """Tell the topic's coordinator how the database stands; for any thread. Raises JobpipeError."""
+        self._publisher.tell_source(report, seconds)
+
     def close(self) -> None:
         """Give the topic up."""
         self._publisher.close()
-
-
-def _same(one: tuple[Column, ...], other: tuple[Column, ...]) -> bool:
-    return one is other or [(each.name, each.type) for each in one] == [(each.name, each.type) for each in other]
-
-
-def _size(values: Values | None) -> int:
-    return 0 if values is None else sum(len(value) for value in values if isinstance(value, bytes))

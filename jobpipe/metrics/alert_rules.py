@@ -12,6 +12,7 @@ from jobpipe.metrics.metric_table import Metric
 LAG_SECONDS = 300
 GONE_SECONDS = 20  # a topic without its publisher is served for coordinator.linger, 60 s by default
 DAYS_LEFT = 7
+RETAINED_BYTES = 10 << 30  # of a database's log
 NEWS_SECONDS = 3_600  # for which a difference in the ledger is an alert
 
 
@@ -112,6 +113,32 @@ RULES: tuple[AlertRule, ...] = (
         "critical",
         f"the disk of {_TOPIC} fails, or does not answer",
         "`jobpipe topics describe {{ $labels.topic }}` shows the error; nothing is sealed meanwhile",
+    ),
+    AlertRule(
+        "JobpipeSourceLags",
+        f"{table.SOURCE_LAG_SECONDS.sample} > {LAG_SECONDS}",
+        "5m",
+        "critical",
+        f"the capture that publishes {_TOPIC} lags by {{{{ $value | humanizeDuration }}}}",
+        "`jobpipe topics describe {{ $labels.topic }}` shows how its source stands, and whom the publisher waits for; "
+        "see whether the capture's process runs, and its log. Meanwhile the database keeps its log",
+    ),
+    AlertRule(
+        "JobpipeSourceRetains",
+        f"{table.SOURCE_RETAINED.sample} > {RETAINED_BYTES}",
+        "5m",
+        "warning",
+        f"the database keeps {{{{ $value | humanize1024 }}}}B of its log for the capture of {_TOPIC}",
+        "see that the capture keeps up, that no transaction of the database is open for long, and how much room its "
+        "disk has; a limit is max_slot_wal_keep_size",
+    ),
+    AlertRule(
+        "JobpipeSourceLogEnds",
+        f"{table.SOURCE_SAFE.sample} < {table.SOURCE_RETAINED.sample} / 2",
+        "1m",
+        "critical",
+        f"the database will soon remove changes that {_TOPIC} does not have",
+        "two thirds of max_slot_wal_keep_size are used: raise it now, and see why the capture does not keep up",
     ),
     AlertRule(
         "JobpipeSubscriptionLags",

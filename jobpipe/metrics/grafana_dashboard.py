@@ -140,6 +140,34 @@ ROWS: Mapping[str, Sequence[_Panel]] = {
         ),
         _Panel("Links that came back", "timeseries", (_Query(_rate(table.RECONNECTS), _SUBSCRIPTION),), unit="cps"),
     ),
+    "Captured databases": (
+        _Panel(
+            "Lag of captures",
+            "timeseries",
+            (_Query(_of_topics(table.SOURCE_LAG_SECONDS), "{{topic}}"),),
+            unit="s",
+            about="All that was committed longer ago is published.",
+        ),
+        _Panel(
+            "Log that is not published",
+            "timeseries",
+            (_Query(_of_topics(table.SOURCE_LAG_BYTES), "{{topic}}"),),
+            unit="bytes",
+        ),
+        _Panel(
+            "Log that the database keeps",
+            "timeseries",
+            (_Query(_of_topics(table.SOURCE_RETAINED), "{{topic}}"),),
+            unit="bytes",
+        ),
+        _Panel(
+            "Log until changes are removed",
+            "timeseries",
+            (_Query(_of_topics(table.SOURCE_SAFE), "{{topic}}"),),
+            unit="bytes",
+            about="Where the database has a limit (max_slot_wal_keep_size).",
+        ),
+    ),
     "Jobs of the control server": (
         _Panel(
             "States",

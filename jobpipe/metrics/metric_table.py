@@ -63,6 +63,10 @@ def _subscription(name: str, kind: MetricKind, about: str, unit: str = "", label
     return Metric(f"jobpipe_subscription_{name}", kind, about, (*_SUBSCRIPTION, *labels), unit=unit)
 
 
+def _source(name: str, about: str, unit: str) -> Metric:
+    return Metric(f"jobpipe_source_{name}", MetricKind.GAUGE, about, _TOPIC, unit=unit)
+
+
 def _job(name: str, kind: MetricKind, about: str, *labels: str, unit: str = "") -> Metric:
     return Metric(f"jobpipe_job_{name}", kind, about, (*_JOB, *labels), unit=unit)
 
@@ -130,6 +134,19 @@ TOPIC_WAITS_FOR = _topic(
 TOPIC_DISK = _topic("disk_error", MetricKind.GAUGE, "1 if the disk of the spool fails or does not answer.")
 TOPIC_LEASES = _topic("leases", MetricKind.GAUGE, "Leases of bounded reads.")
 TOPIC_HOLDS = _topic("holds", MetricKind.GAUGE, "Holds of scheduled jobs.")
+
+# -- the databases whose changes topics have ---------------------------------------------------------------------------
+
+SOURCE_LAG_SECONDS = _source(
+    "lag_seconds",
+    "All that was committed longer ago is published. It grows while the capture is stopped or hangs.",
+    "seconds",
+)
+SOURCE_LAG_BYTES = _source("lag_bytes", "Bytes of the database's log that are not published yet.", "bytes")
+SOURCE_RETAINED = _source("retained_bytes", "Bytes of its log that the database keeps for the capture.", "bytes")
+SOURCE_SAFE = _source(
+    "safe_bytes", "Bytes that the database may still write before it removes changes that are not published.", "bytes"
+)
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 

@@ -160,6 +160,11 @@ def _add_topic(made: _Families, status: TopicStatus) -> None:
     made.add(table.TOPIC_DISK, of, status.disk is not None)
     made.add(table.TOPIC_LEASES, of, status.lease_count)
     made.add(table.TOPIC_HOLDS, of, len(status.holds))
+    if (source := status.source) is not None:
+        made.add(table.SOURCE_LAG_SECONDS, of, source.lag_seconds)
+        made.add(table.SOURCE_LAG_BYTES, of, source.behind_bytes)
+        made.add(table.SOURCE_RETAINED, of, source.retained_bytes)
+        made.add(table.SOURCE_SAFE, of, source.safe_bytes)
 
 
 def _add_subscription(made: _Families, topic: str, line: SubscriptionStatus) -> None:

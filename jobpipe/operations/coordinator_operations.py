@@ -26,6 +26,7 @@ CONTROL = table(
     Operation(publisher_operations.DrainedRequest, _PUBLISHER | _ADMIN),
     Operation(publisher_operations.CloseRequest, _PUBLISHER),
     Operation(publisher_operations.DeclareRequest, _PUBLISHER),
+    Operation(publisher_operations.SourceRequest, _PUBLISHER),
     Operation(publisher_operations.RedrivenRequest, _READER | _APPENDER),
     Operation(subscriber_operations.GrantRequest, _SUBSCRIBER),
     Operation(subscriber_operations.FirstRequest, _SUBSCRIBER),

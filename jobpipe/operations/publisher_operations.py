@@ -27,6 +27,7 @@ from jobpipe.operations.messages.message_fields import (
     Base64,
     BatchId,
     Count,
+    EmptyReply,
     EndpointText,
     Fields,
     Flag,
@@ -41,6 +42,7 @@ from jobpipe.operations.messages.message_fields import (
     message,
     take,
 )
+from jobpipe.operations.messages.source_messages import SourceReport
 from jobpipe.store.catalog.redrive_marks import MARKS, SourceRow
 from jobpipe.store.spool.segment_index import SegmentInfo, is_host_id
 from jobpipe_registry.names import MAX_PARALLELISM
@@ -468,6 +470,13 @@ class DrainedRequest(RequestFor[DrainedReply], op="drained"):
     """Wait until all subscriptions have acknowledged everything."""
 
     wait: Wait = 0.0
+
+
+@message
+class SourceRequest(RequestFor[EmptyReply], op="source"):
+    """Tell how the database stands whose changes the publisher captures; kept in memory, for the topic's status."""
+
+    report: Annotated[SourceReport, Nested(SourceReport)]
 
 
 @message

@@ -35,6 +35,7 @@ from jobpipe.operations.messages.message_fields import (
     RequestFor,
     message,
 )
+from jobpipe.operations.messages.source_messages import SourceStatus
 from jobpipe.operations.publisher_operations import NewestQuery
 from jobpipe.store.catalog.position import MAX_NUMBER, Position
 
@@ -177,6 +178,7 @@ class TopicStatus(Fields):
         disk: the trouble with the disk.
         application: the publisher's, as it said itself; None of one that does not know the field.
         waiting: for whom the publisher waits.
+        source: the database whose changes it publishes, as its publisher said last; None of one that captures none.
         identities: what each identity holds of the coordinator, and was refused.
         publishing: a publisher has the topic, and its process lives.
         publisher_gone: seconds since its process was found dead.
@@ -211,6 +213,7 @@ class TopicStatus(Fields):
     parallelism: Count
     waiting: Annotated[str | None, Text(4096, printable=False)] = None
     at: Annotated[float, Seconds, OMITTED] = 0.0
+    source: Annotated[SourceStatus | None, Nested(SourceStatus), OMITTED] = None
     # What the topic itself does not know, and the coordinator adds.
     endpoint: EndpointText = field(default_factory=str)
     data: EndpointText = field(default_factory=str)

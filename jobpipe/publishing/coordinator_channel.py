@@ -220,6 +220,19 @@ class CoordinatorChannel:
                 self._require_active()
         raise AssertionError("unreachable")
 
+    def tell(self, request: RequestFor[R], seconds: float) -> None:
+        """Ask over the link that is there, also while :meth:`call` waits in another thread; nothing is dialled.
+
+        Raises:
+            JobpipeError: the coordinator was not reached, or refuses; it matters to nothing else.
+        """
+        self.owner.require()
+        link = self._link
+        if link is None or link.ended is not None:
+            raise LinkClosed(f"{self}: there is no link to its coordinator now", topic=self.topic)
+        asking = partial(ask, link, request, timeout=seconds, job=self._secret())
+        EventLoopThread.get().run(asking, seconds + 1.0, doing=f"{self}: telling {link.peer}")
+
     def still(self, instance: str, note: Callable[[], None]) -> bool:
         """Tell whether that coordinator serves the topic now, after ``note()``, which may change what ``order`` gives.
 

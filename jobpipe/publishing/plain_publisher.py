@@ -25,6 +25,7 @@ from jobpipe.arrow.schema_validation import readable, readable_schema, require_c
 from jobpipe.config import Config, ConfigProblem, config_error, config_from_dict, load_given
 from jobpipe.config.definitions.sink_arguments import read_arguments
 from jobpipe.errors import CheckpointTooOld, ConfigError, LinkClosed, SchemaMismatch
+from jobpipe.operations.messages.source_messages import SourceReport
 from jobpipe.operations.publisher_operations import MAX_NOTE, LastSealed
 from jobpipe.publishing import open_publishers
 from jobpipe.publishing.batch_admission import BatchKey
@@ -149,6 +150,14 @@ class PlainPublisher:
     def status(self) -> dict[str, Any]:
         """Return the coordinator's status of the topic, as ``jobpipe topics describe --json`` shows it."""
         return self._publisher.status()
+
+    def tell_source(self, report: SourceReport, seconds: float) -> None:
+        """Say in the topic's status how the source of its rows stands; for any thread, also while one writes.
+
+        Raises:
+            JobpipeError: it could not be said within so many seconds; nothing else depends on it.
+        """
+        self._publisher.tell_source(report, seconds)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every subscription has acknowledged everything.

@@ -30,6 +30,7 @@ from jobpipe.net.links.fork_guard import ForkGuard
 from jobpipe.net.retry import Deadline
 from jobpipe.net.servers.write_tokens import write_ticket
 from jobpipe.operations.messages.message_fields import R, RequestFor
+from jobpipe.operations.messages.source_messages import SourceReport
 from jobpipe.operations.publisher_operations import (
     BeginRequest,
     DeclareRequest,
@@ -39,6 +40,7 @@ from jobpipe.operations.publisher_operations import (
     PrepareReply,
     Schema,
     SealRequest,
+    SourceRequest,
 )
 from jobpipe.operations.status_operations import StatusRequest
 from jobpipe.own_application import own_application
@@ -445,6 +447,14 @@ class Publisher:
     def ask(self, request: RequestFor[R]) -> R:
         """Ask the coordinator as the topic's publisher; the request may be sent more than once."""
         return self._channel.call(request)
+
+    def tell_source(self, report: SourceReport, seconds: float) -> None:
+        """Tell the coordinator how the source of the rows stands; for any thread, also while a batch is published.
+
+        Raises:
+            JobpipeError: the coordinator does not answer within so many seconds, or refuses.
+        """
+        self._channel.tell(SourceRequest(report), seconds)
 
     # -- end -----------------------------------------------------------------------------------------------------------
 

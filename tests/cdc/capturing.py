@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import jobpipe
+from jobpipe.cdc.capture_runner import CaptureRunner
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.config import Config
@@ -18,6 +19,7 @@ from jobpipe.config.types.secrets import Secret
 from jobpipe.pipelines.file.spec import RouteSpec
 from tests.databases.postgres import PASSWORD, SUPERUSER, Postgres
 
+Running = TypeVar("Running", bound=CaptureRunner)
 PATIENCE = 60.0
 log = logging.getLogger(__name__)
 failures: list[BaseException] = []
@@ -49,8 +51,14 @@ def options(server: Postgres, schema: str, tables: Iterable[str], **given: Any) 
 
 @contextmanager
 def running(given: PostgresOptions, config: Config) -> Iterator[PostgresCapture]:
+    """Run a capture of PostgreSQL; see :func:`running_capture`."""
+    with running_capture(PostgresCapture(given, config)) as capture:
+        yield capture
+
+
+@contextmanager
+def running_capture(capture: Running) -> Iterator[Running]:
     """Run a capture in a thread; it has begun to stream on entry. Its error is raised on leaving."""
-    capture = PostgresCapture(given, config)
     begun, ended = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
@@ -101,7 +109,7 @@ class Copy:
 
     def apply(self, change: dict[str, Any]) -> None:
         """Apply one row of an envelope; an error has the last ones of its key."""
-        place = {name: change["source"][name] for name in ("txId", "lsn", "ts_ms")}
+        place = {name: value for name, value in change["source"].items() if name not in ("db", "schema", "table")}
         self._history.append((change["op"], *(self._key_of(row) for row in _rows(change)), place))
         try:
             self._apply(change)
@@ -199,7 +207,7 @@ def published(topic: str, count: int, config: Config) -> list[dict[str, Any]]:
     return rows
 
 
-def settled(capture: PostgresCapture) -> bool:
+def settled(capture: CaptureRunner) -> bool:
     """Tell whether all tables are read, and all is published that the database has sent."""
     status = capture.status()
     return not status.tables and status.behind_bytes == 0

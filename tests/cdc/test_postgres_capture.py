@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import jobpipe
+from jobpipe.cdc.capture_options import SchemaChange, Startup
 from jobpipe.cdc.change_rows import RowFormat
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
-from jobpipe.cdc.postgresql.postgres_options import SchemaChange, Startup
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError, DataLoss, NotAuthorized, SchemaMismatch
 from tests.bus.kit import until

@@ -27,6 +27,7 @@ PAGES = (
     "docs/page.md",
     "docs/lineage.md",
     "docs/cdc.md",
+    "docs/cdc-mysql.md",
 )
 SECONDS = 90.0  # less than a test may take
 _BLOCK = re.compile(

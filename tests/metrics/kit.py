@@ -15,6 +15,7 @@ from jobpipe.metrics.metric_samples import (
     TopicsSnapshot,
 )
 from jobpipe.operations.messages.ledger_messages import HopCounts, RowDifference
+from jobpipe.operations.messages.source_messages import SourceStatus
 from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.store.subscriptions.hop_times import BUCKETS
@@ -35,8 +36,22 @@ def topic(name: str = "orders", **given: Any) -> TopicStatus:
         "stored_bytes": 32_000,
         "spool_limit": 1_000_000,
         "subscriptions": (reader(),),
+        "source": source(),
     }
     return topic_status(name, **{**about, **given})
+
+
+def source(**given: Any) -> SourceStatus:
+    """A database whose changes are published, and whose log has a limit."""
+    about: dict[str, Any] = {
+        "position": "0/1A2B3C8",
+        "behind_bytes": 0,
+        "behind_seconds": 0.0,
+        "retained_bytes": 16 << 20,
+        "safe_bytes": 240 << 20,
+        "age": 1.5,
+    }
+    return SourceStatus(**{**about, **given})
 
 
 def reader(**given: Any) -> SubscriptionStatus:

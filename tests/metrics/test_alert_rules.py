@@ -20,7 +20,7 @@ from jobpipe.metrics.metric_table import DIFFERENCE_ROWS, NEWEST_DIFFERENCE
 from jobpipe.metrics.openmetrics_text import metrics_text
 from jobpipe.operations.status_operations import Lag
 from jobpipe.pipelines.model.job_states import JobState
-from tests.metrics.kit import COUNTS, different, job, reader, samples, schedule, topic
+from tests.metrics.kit import COUNTS, different, job, reader, samples, schedule, source, topic
 from tests.statuses import subscription_status
 
 PROMTOOL = shutil.which("promtool")
@@ -40,6 +40,9 @@ CASES: Mapping[str, MetricSamples | None] = {
     "JobpipePublisherWaits": samples(topic(waiting="acks=all: billing")),
     "JobpipeSpoolNearlyFull": samples(topic(subscriptions=(FULL,))),
     "JobpipeDiskError": samples(topic(disk="it does not answer")),
+    "JobpipeSourceLags": samples(topic(source=source(age=400.0))),  # its process is stopped
+    "JobpipeSourceRetains": samples(topic(source=source(retained_bytes=20 << 30, safe_bytes=None))),
+    "JobpipeSourceLogEnds": samples(topic(source=source(retained_bytes=200 << 20, safe_bytes=56 << 20))),
     "JobpipeSubscriptionLags": samples(topic(subscriptions=(LATE,))),
     "JobpipeRowsDiffer": samples(topic(subscriptions=(reader(counts=different(60.0 * 30)),))),
     "JobpipeRequiredSubscriptionAbsent": samples(topic(subscriptions=(ABSENT,))),
@@ -63,6 +66,9 @@ WELL = (
     samples(topic(subscriptions=(reader(rows=900),))),  # lag alone
     samples(topic(subscriptions=(reader(counts=dataclasses.replace(COUNTS, read=0, unproven=1_000)),))),
     samples(topic(subscriptions=(reader(counts=dataclasses.replace(COUNTS, moved=1_000)),))),
+    samples(topic(source=source(behind_seconds=120.0, behind_bytes=1 << 30, retained_bytes=1 << 30, safe_bytes=None))),
+    samples(topic(source=source(behind_seconds=None, retained_bytes=None, safe_bytes=None))),  # it has just begun
+    samples(topic(source=None)),
     samples(topic(publishing=False)),  # served by a person, or closed by its job
     samples(topic(subscriptions=(subscription_status("billing", state="absent"),))),  # not required
 )

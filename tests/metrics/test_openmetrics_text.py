@@ -20,7 +20,7 @@ from jobpipe.operations.admin_operations import HoldReply, LeaseReply
 from jobpipe.operations.status_operations import Lag, TopicStatus
 from jobpipe.pipelines.model.job_states import JobState
 from jobpipe.store.subscriptions.hop_times import BUCKETS
-from tests.metrics.kit import different, job, reader, samples, schedule, topic
+from tests.metrics.kit import different, job, reader, samples, schedule, source, topic
 from tests.statuses import subscription_status, topic_status
 
 ACCEPT = "application/openmetrics-text; version=1.0.0"
@@ -171,6 +171,17 @@ def test_a_lag_is_never_below_zero() -> None:
     found = scraped(samples(topic(subscriptions=(line,))))
     for what in ("rows", "batches", "bytes"):
         assert values(found, f"jobpipe_subscription_lag_{what}") == {("billing", "orders"): 0}
+
+
+def test_a_source_that_does_not_say_lags_more_and_more() -> None:
+    """The time since it was told counts; what is not known has no sample."""
+    late = topic(source=source(behind_seconds=2.5, behind_bytes=4096, age=60.0))
+    new = topic("new", source=source(behind_seconds=None, retained_bytes=None, safe_bytes=None))
+    found = scraped(samples(late, new, topic("other", source=None)))
+    assert values(found, "jobpipe_source_lag_seconds") == {("orders",): 62.5}
+    assert values(found, "jobpipe_source_lag_bytes") == {("orders",): 4096, ("new",): 0}
+    assert values(found, "jobpipe_source_retained_bytes") == {("orders",): 16 << 20}
+    assert values(found, "jobpipe_source_safe_bytes") == {("orders",): 240 << 20}
 
 
 def test_both_formats_say_the_same() -> None:

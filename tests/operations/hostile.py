@@ -70,8 +70,17 @@ def fitting(check: Check) -> Any:
     candidates = (1, "billing", "0123456789abcdef-1.seg", "0" * 32, "0" * 16, PLACED, PLACE, EARLIEST.to_json(), "", {})
     application = {"id": "host-1-0123abcd"}
     counted = {"name": "billing", "start": PLACE, "end": PLACE, "reading": "0" * 32, "number": 0}
+    report = {"position": "0/1", "behind_bytes": 0}
     marks = {"log": "0" * 16, "tail": 1, "rows": []}
-    for value in (*candidates, {"arrow": "", "spark": None}, marks, counted, application, "AAAAAAAAAAAAAAABAAAAAA=="):
+    for value in (
+        *candidates,
+        {"arrow": "", "spark": None},
+        marks,
+        counted,
+        report,
+        application,
+        "AAAAAAAAAAAAAAABAAAAAA==",
+    ):
         if is_fit(check, value):
             return value
     raise AssertionError(f"no value for {check}")

@@ -22,10 +22,12 @@ import logging
 import os
 import time
 
+from jobpipe.cdc.capture_health import Freshness
+from jobpipe.cdc.capture_options import SchemaChange
 from jobpipe.cdc.changes import UNCHANGED, Change, Operation, Table, Values
 from jobpipe.cdc.postgresql.change_filter import ChangeFilter
 from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable, fingerprint
-from jobpipe.cdc.postgresql.postgres_options import SchemaChange
+from jobpipe.cdc.postgresql.database.slot_meter import LogMeasure
 from jobpipe.cdc.postgresql.reading_again import RangeReading
 from jobpipe.cdc.postgresql.session_start import SessionParts, SessionStart
 from jobpipe.cdc.postgresql.stream.pgoutput import (
@@ -37,6 +39,7 @@ from jobpipe.cdc.postgresql.stream.pgoutput import (
     Row,
     Truncate,
     decode,
+    lsn_text,
 )
 from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.cdc.postgresql.table_reading import TableReading
@@ -56,7 +59,7 @@ class CaptureSession:
     """Checks the database, joins what was published before, and starts the stream.
 
     Raises:
-        ConfigError, DataLoss, SchemaMismatch, LinkError: see :meth:`.PostgresCapture.run`.
+        ConfigError, DataLoss, SchemaMismatch, LinkError: see :meth:`.CaptureRunner.run`.
     """
 
     def __init__(self, parts: SessionParts, stack: contextlib.ExitStack) -> None:
@@ -76,6 +79,8 @@ class CaptureSession:
         self._found_more = False
         self._heartbeat = time.monotonic()
         self._asked_at = 0.0
+        self._freshness = Freshness()
+        self._measure: LogMeasure | None = None
         self._stream = self._start_stream(start, stack, wake)
         self._sealer.stream = self._stream
 
@@ -97,14 +102,45 @@ class CaptureSession:
             raise
 
     @property
-    def at(self) -> int:
+    def position(self) -> str:
         """All transactions before this place in the log are published, or wait to be."""
-        return self._state.at
+        return lsn_text(self._state.at)
 
     @property
-    def sent(self) -> int:
-        """How far the server has sent its log."""
-        return self._stream.sent
+    def behind_bytes(self) -> int:
+        """How much of its log the server has beyond that: sent, or written when it was asked last."""
+        at, measure = self._state.at, self._measure
+        return max(0, self._stream.sent - at, 0 if measure is None else measure.end - at)
+
+    @property
+    def behind_seconds(self) -> float | None:
+        """Since the newest transaction that is published was committed; 0 while none waits, None if not known yet."""
+        measure, at = self._measure, self._state.at  # before what waits: a transaction waits before it is passed
+        waits = self._waits
+        if measure is not None and at >= measure.end and not waits:
+            self._freshness.catch_up(measure.asked_at)
+            return 0.0
+        return self._freshness.seconds(waits=True)
+
+    @property
+    def retained_bytes(self) -> int | None:
+        """Of the log that the slot keeps, as the server was asked last."""
+        return None if self._measure is None else self._measure.retained
+
+    @property
+    def safe_bytes(self) -> int | None:
+        """That may be written before the slot may be lost; None: without end, or not known."""
+        return None if self._measure is None else self._measure.safe
+
+    @property
+    def _waits(self) -> bool:
+        """Whether changes wait that have come."""
+        topics = list(self._state.topics.values())
+        return self._state.begun is not None or any(topic.writer.pending for topic in topics)
+
+    def note_measure(self, measure: LogMeasure | None) -> None:
+        """Note how the log stands; None if the server does not say. For any thread."""
+        self._measure = measure
 
     def wake(self) -> None:
         """End a wait of :meth:`run`. For any thread."""
@@ -133,7 +169,7 @@ class CaptureSession:
             now = time.monotonic()
             if now - self._asked_at >= MARK_SECONDS:
                 self._asked_at = now
-                self._stream.confirm(0, reply=True)
+                self._stream.ask()
             return MARK_SECONDS
         done = self._ranges.step() if table is None else self._tables.read_chunk(table)
         self._found_more |= table is not None and table.gone
@@ -144,31 +180,34 @@ class CaptureSession:
     def _pump(self, wait: float) -> None:
         """Take what the stream has; publish it when it has no more, or it is enough."""
         state, stream = self._state, self._stream
-        taken = 0
+        taken = size = 0
         data = stream.read(wait)
         while data is not None:
             self._take(data)
             taken += 1
-            if taken >= self._options.batch_rows or self._is_full():
-                self._sealer.flush()
-                taken = 0
+            size += len(data)
+            if taken >= self._options.batch_rows or size >= BATCH_BYTES:
+                self._flush()
+                taken = size = 0
                 if self._parts.stopped():
                     return
             data = stream.read(0.0)
         if state.begun is None:
             state.at = max(state.at, stream.sent)
             if any(topic.writer.pending or topic.unnoted for topic in state.topics.values()):
-                self._sealer.flush()
+                self._flush()
+            self._freshness.publish()
         elif time.monotonic() - self._sealer.flushed_at > OPEN_SECONDS:
-            self._sealer.flush()
+            self._flush()
 
-    def _is_full(self) -> bool:
-        return any(topic.writer.pending_bytes >= BATCH_BYTES for topic in self._state.topics.values())
+    def _flush(self) -> None:
+        self._sealer.flush()
+        self._freshness.publish()
 
     def _take(self, data: bytes) -> None:
         message, state = decode(data, HEADER), self._state
         if isinstance(message, Row):
-            self._take_row(message)
+            self._take_row(message, len(data))
             state.changes += 1  # last: until then a note that is sealed must not count it
         elif isinstance(message, Begin):
             state.begun, state.changes = message, 0
@@ -176,6 +215,8 @@ class CaptureSession:
             if self._replaying:
                 self._note_skipped(message)
         elif isinstance(message, Commit):
+            if state.begun is not None:
+                self._freshness.take(state.begun.committed_ms)
             state.begun = None
             state.at = max(state.at, message.end_lsn)
         elif isinstance(message, Relation):
@@ -221,7 +262,7 @@ class CaptureSession:
                 captured.found, captured.readable = found, readable
         self._ranges.note_new_table(relation.oid)
 
-    def _take_row(self, row: Row) -> None:
+    def _take_row(self, row: Row, size: int) -> None:
         state, begun = self._state, self._state.begun
         captured = state.tables.get(row.oid)
         if captured is None or begun is None or state.changes < captured.topic.skipped:
@@ -234,7 +275,7 @@ class CaptureSession:
             self._sealer.flush()
         for operation, before, after in _operations(row, table, captured.readable):
             change = Change(table, operation, before, after, begun.xid, begun.commit_lsn, begun.committed_ms)
-            writer.add(change)
+            writer.add(change, size)
             self._ranges.note_change(change)
 
     def _take_truncate(self, truncate: Truncate) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobpipe.cdc.capture_options import SchemaChange, Startup
+from jobpipe.cdc.database_problems import Problem
 from jobpipe.cdc.postgresql.capture_state import CapturedTable, CaptureState, TopicState, seen_now
 from jobpipe.cdc.postgresql.database.column_types import SETTINGS
 from jobpipe.cdc.postgresql.database.database_catalog import (
@@ -19,10 +21,10 @@ from jobpipe.cdc.postgresql.database.database_catalog import (
     Slot,
     fingerprint,
 )
-from jobpipe.cdc.postgresql.database.preconditions import Needs, Problem, require, table_problems
+from jobpipe.cdc.postgresql.database.preconditions import Needs, require, table_problems
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_continuous
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote
-from jobpipe.cdc.postgresql.postgres_options import PostgresOptions, SchemaChange, Startup
+from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.cdc.topic_writer import TopicWriter
 from jobpipe.errors import ConfigError, SchemaMismatch
@@ -128,7 +130,7 @@ class SessionStart:
         """Open the topics, make publication and slot if they are missing, and find where the stream goes on.
 
         Raises:
-            ConfigError, DataLoss, SchemaMismatch: see :meth:`.PostgresCapture.run`.
+            ConfigError, DataLoss, SchemaMismatch: see :meth:`.CaptureRunner.run`.
         """
         state, options = self.state, self._options
         notes = self._open_topics()

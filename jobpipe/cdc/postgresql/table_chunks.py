@@ -10,11 +10,12 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import csv
 
+from jobpipe.cdc.postgresql.capture_state import seen_now
 from jobpipe.cdc.postgresql.database.database_catalog import KeyColumn, ReadableTable
 from jobpipe.cdc.postgresql.postgres_note import Visibility
 from jobpipe.cdc.postgresql.stream.pgoutput import lsn_number
@@ -74,10 +75,10 @@ class ChunkReader:
         try:
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_MS}ms'")
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table)))
-            (text,) = _row(connection, "SELECT pg_catalog.pg_current_snapshot()::text")
-            self.seen = Visibility.of(text)
-            (lsn,) = _row(marking, "SELECT pg_catalog.pg_logical_emit_message(true, 'jobpipe', '')::text")
-            self.until = lsn_number(lsn)
+            self.seen = seen_now(connection)
+            mark = marking.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'jobpipe', '')::text").fetchone()
+            assert mark is not None  # noqa: S101 - it returns one
+            self.until = lsn_number(mark[0])
             yield
         finally:
             if not connection.closed:
@@ -185,9 +186,3 @@ def _piece(readable: ReadableTable, rows: list[bytes], *, last: bool) -> Piece:
         raise AssertionError(f"PostgreSQL sent {len(rows)} rows, of which {texts.num_rows} were read")
     high = tuple(texts.column(place)[-1].as_py() for place in readable.key_places) or None
     return Piece(texts, high, last)
-
-
-def _row(connection: Connection, statement: str) -> Any:
-    row = connection.execute(statement.encode()).fetchone()
-    assert row is not None  # noqa: S101 - these return one
-    return row

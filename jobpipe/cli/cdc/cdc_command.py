@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +19,9 @@ from jobpipe.cli.pipeline.pipeline_command import load, of_file
 from jobpipe.errors import ConfigError, JobpipeError
 
 if TYPE_CHECKING:
-    from jobpipe.cdc.postgresql.database.slot_admin import SlotLine
+    from jobpipe.cdc.capture_options import CaptureOptions
+    from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
+    from jobpipe.cdc.postgresql.database.database_catalog import Slot
     from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
     from jobpipe.pipelines.model.pipeline import Job, Pipeline
 
@@ -35,9 +38,10 @@ def cdc() -> None:
 def run(settings: Settings, file: str, given: tuple[str, ...], overlays: tuple[str, ...], job: str | None) -> int:
     """Run the captures of FILE here until they are stopped: JOB alone, or all, each in a thread of this process.
 
-    A capture is a job with source postgres-cdc. Spark need not be installed. A cut link to the database or a topic is
-    made again. If one capture fails, the others are stopped: let a supervisor, such as systemd, start the command
-    again. It goes on where it was. The control server and `jobpipe pipeline run` run captures, too, and restart them.
+    A capture is a job with source postgres-cdc or mysql-cdc. Spark need not be installed. A cut link to the database or
+    a topic is made again. If one capture fails, the others are stopped: let a supervisor, such as systemd, start the
+    command again. It goes on where it was. The control server and `jobpipe pipeline run` run captures, too, and restart
+    them.
 
     Ctrl-C and SIGTERM end a capture after the batch that it is publishing. A line every few seconds on standard error
     says how far each one is.
@@ -83,46 +87,81 @@ def _say(line: str) -> None:
 @of_file
 @json_option
 def list_all(file: str, given: tuple[str, ...], overlays: tuple[str, ...], as_json: bool) -> None:
-    """List the replication slots of the databases that the captures of FILE read, and which capture each is of.
+    """List what the databases keep of their logs for the captures of FILE, and for others.
 
-    A slot that no capture reads keeps the log of its database, whose disk may fill up: `jobpipe cdc drop`. Slots are of
-    one database; those of other databases of the same server are not listed.
+    PostgreSQL has replication slots. One that no capture reads keeps the log of its database, whose disk may fill up:
+    `jobpipe cdc drop`. Slots are of one database; those of other databases of the same server are not listed. MariaDB
+    and MySQL keep their binary log for a time, read or not: of such a capture the whole log is shown, and how long
+    it is kept.
 
     JSON: a list of database, slot, plugin, active, retained_bytes, wal_status, capture (null: none of FILE). A slot
-    that its capture has not made yet has no plugin.
+    that its capture has not made yet has no plugin. Of MariaDB and MySQL slot is the server-id of the capture, plugin
+    binlog, active null, and wal_status how long the log is kept.
     """
+    from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
+    from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
     from jobpipe.jobs.captures.foreground_captures import choose_captures
 
     found = _load(file, given, overlays)
     rows = []
-    for options in _databases([_options(found, job) for job in choose_captures(found, None)]):
+    every = [_capture_options(found, job) for job in choose_captures(found, None)]
+    for options in _databases([each for each in every if isinstance(each, PostgresOptions)]):
         owners = {each.slot: each.name for each in options}
         database = options[0].database_api()
         known = {slot.name: slot for slot in _slots(options[0])}
-        rows += [(database.name, name, known.get(name), owners.get(name)) for name in sorted({*known, *owners})]
+        rows += [_line(database.name, name, known.get(name), owners.get(name)) for name in sorted({*known, *owners})]
+    rows += [_log_line(each) for each in every if isinstance(each, MysqlOptions)]
     if as_json:
-        emit_json([_as_json(*row) for row in rows])
+        emit_json([asdict(row) for row in rows])
         return
     columns = ("DATABASE", "SLOT", "PLUGIN", "ACTIVE", "RETAINED", "WAL STATUS", "CAPTURE")
-    emit_table(columns, [_cells(*row) for row in rows], right=("RETAINED",))
+    emit_table(columns, [_cells(row) for row in rows], right=("RETAINED",))
 
 
-def _cells(database: str, name: str, slot: SlotLine | None, owner: str | None) -> tuple[object, ...]:
+@dataclass(frozen=True)
+class _Line:
+    """What a database keeps, as the command lists it."""
+
+    database: str
+    slot: str
+    plugin: str | None
+    active: bool | None
+    retained_bytes: int | None
+    wal_status: str | None
+    capture: str | None
+
+
+def _line(database: str, name: str, slot: Slot | None, owner: str | None) -> _Line:
     if slot is None:
-        return database, name, None, None, None, "not made yet", owner
-    return database, name, slot.plugin, slot.active_pid is not None, size(slot.retained), slot.wal_status, owner
+        return _Line(database, name, None, False, None, None, owner)
+    return _Line(database, name, slot.plugin, slot.active_pid is not None, slot.retained, slot.wal_status, owner)
 
 
-def _as_json(database: str, name: str, slot: SlotLine | None, owner: str | None) -> dict[str, object]:
-    return {
-        "database": database,
-        "slot": name,
-        "plugin": None if slot is None else slot.plugin,
-        "active": slot is not None and slot.active_pid is not None,
-        "retained_bytes": None if slot is None else slot.retained,
-        "wal_status": None if slot is None else slot.wal_status,
-        "capture": owner,
-    }
+def _log_line(options: MysqlOptions) -> _Line:
+    from jobpipe.cdc.mariadb.server.server_log import ServerLog
+    from jobpipe.jobs.captures.capture_progress import duration
+
+    database = options.database_api()
+    with database.connection("jobpipe cdc list") as connection:
+        log = ServerLog(connection)
+        seconds = int(str(log.variable("binlog_expire_logs_seconds") or 0))
+        kept = f"kept {duration(seconds)}" if seconds else "kept for ever"
+        return _Line(
+            f"{options.hostname}:{options.port}",
+            str(options.replica_id),
+            "binlog",
+            None,
+            sum(log.files().values()),
+            kept,
+            options.name,
+        )
+
+
+def _cells(line: _Line) -> tuple[object, ...]:
+    retained = None if line.retained_bytes is None else size(line.retained_bytes)
+    status = "not made yet" if line.plugin is None else line.wal_status
+    active = None if line.plugin is None else line.active
+    return line.database, line.slot, line.plugin, active, retained, status, line.capture
 
 
 @cdc.command()
@@ -209,12 +248,12 @@ def _one_capture(file: str, given: tuple[str, ...], overlays: tuple[str, ...], j
     return found, jobs[0]
 
 
-def _named(slot: SlotLine | None, publication: str, published: bool) -> str:
+def _named(slot: Slot | None, publication: str, published: bool) -> str:
     parts = [f"replication slot {slot.name}"] if slot is not None else []
     return " and ".join([*parts, *([f"publication {publication}"] if published else [])])
 
 
-def _ask(slot: SlotLine | None, publication: str | None, database: str, owner: str | None) -> None:
+def _ask(slot: Slot | None, publication: str | None, database: str, owner: str | None) -> None:
     if slot is not None:
         click.echo(
             f"replication slot {printable(slot.name)} of database {printable(database)} keeps {size(slot.retained)} of "
@@ -246,18 +285,32 @@ def _options(pipeline: Pipeline, job: Job) -> PostgresOptions:
     Raises:
         ConfigError: it is none of PostgreSQL.
     """
-    from jobpipe.cdc.cdc_sources import PostgresCdcSource
+    from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
+
+    found = _capture_options(pipeline, job)
+    if not isinstance(found, PostgresOptions):
+        raise ConfigError(
+            f"job {job.name} captures no PostgreSQL, which alone has slots, and reads parts of tables again", key="job"
+        )
+    return found
+
+
+def _capture_options(pipeline: Pipeline, job: Job) -> CaptureOptions:
+    from jobpipe.cdc.cdc_sources import TableCaptureSource
     from jobpipe.jobs.captures.open_capture import context_of, source_of
     from jobpipe.pipelines.file.interpolation import RunValues
 
     source = source_of(job, RunValues("cdc"))
-    if not isinstance(source, PostgresCdcSource):
-        raise ConfigError(f"job {job.name} captures no PostgreSQL, but {source.type}", key="job")
-    return source.postgres_options(context_of(pipeline, job))
+    if not isinstance(source, TableCaptureSource):
+        raise ConfigError(f"job {job.name} captures no database, but {source.type}", key="job")
+    return source.capture_options(context_of(pipeline, job))
 
 
 def _all_options(pipeline: Pipeline) -> list[PostgresOptions]:
-    return [_options(pipeline, job) for job in pipeline.jobs.values() if job.spec.captures]
+    from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
+
+    every = (_capture_options(pipeline, job) for job in pipeline.jobs.values() if job.spec.captures)
+    return [each for each in every if isinstance(each, PostgresOptions)]
 
 
 def _place(options: PostgresOptions) -> tuple[str, int, str]:
@@ -272,7 +325,7 @@ def _databases(every: list[PostgresOptions]) -> list[list[PostgresOptions]]:
     return list(found.values())
 
 
-def _slots(options: PostgresOptions) -> list[SlotLine]:
+def _slots(options: PostgresOptions) -> list[Slot]:
     from jobpipe.cdc.postgresql.database.slot_admin import slots_of
 
     with options.database_api().connection("jobpipe cdc list") as connection:

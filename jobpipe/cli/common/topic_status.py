@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from jobpipe.cli.common.command_context import Settings
-from jobpipe.cli.common.output import count, emit_json, printable
+from jobpipe.cli.common.output import count, emit_json, printable, size
 from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, TopicNotFound
-from jobpipe.plural import seconds
+from jobpipe.plural import counted, seconds
 from jobpipe.subscribing.absent_publisher import without_publisher
 
 if TYPE_CHECKING:
     from jobpipe.admin import Admin
+    from jobpipe.operations.messages.source_messages import SourceStatus
     from jobpipe.operations.status_operations import SubscriptionStatus, TopicStatus
 
 _TOPIC_FACTS = ("topic", "head", "publishing", "publisher_gone", "served_for")
@@ -84,6 +85,25 @@ def _report_absent(found: Sequence[TopicStatus]) -> None:
 def publisher(status: TopicStatus) -> str:
     """Return who publishes a topic, or what is known where there is no publisher."""
     return without_publisher(status) or status.publisher
+
+
+def source_pairs(source: SourceStatus | None) -> list[tuple[str, object]]:
+    """Return how the database stands whose changes a topic has, each fact with its name; [] without one."""
+    if source is None:
+        return []
+    lag = "not known yet" if source.behind_seconds is None else seconds(source.behind_seconds)
+    safe = "" if source.safe_bytes is None else f", {size(source.safe_bytes)} more before it removes changes"
+    reading = [
+        f"{table.name} ({count(table.rows)}{'' if table.estimate is None else f' of about {count(table.estimate)}'})"
+        for table in source.tables
+    ]
+    more = [f"{counted(source.more_tables, 'more table')}"] if source.more_tables else []
+    return [
+        ("source", f"{source.position}, as of {seconds(source.age)} ago"),
+        ("source lag", f"{lag}, {size(source.behind_bytes)} of its log"),
+        ("source keeps", "not known" if source.retained_bytes is None else f"{size(source.retained_bytes)}{safe}"),
+        ("source reads", ", ".join([*reading, *more]) or None),
+    ]
 
 
 def position(line: SubscriptionStatus) -> str | None:

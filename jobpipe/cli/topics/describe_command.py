@@ -12,7 +12,7 @@ import click
 
 from jobpipe.cli.common.command_context import Settings, json_option, pass_settings
 from jobpipe.cli.common.output import count, emit_json, emit_pairs, emit_table, size
-from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, publisher
+from jobpipe.cli.common.topic_status import connection, holder, last_seen, position, publisher, source_pairs
 from jobpipe.cli.topics.flows_command import flow_offsets
 from jobpipe.cli.topics.holds_command import HOLD_COLUMNS, hold_row
 from jobpipe.cli.topics.leases_command import LEASE_COLUMNS, lease_row
@@ -42,6 +42,9 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     topic they keep. A flow is listed if its cursors are kept here: it publishes TOPIC, or reads it and publishes
     nothing. `jobpipe topics flows status` shows more about flows.
 
+    Of a topic that has the changes of a database, its source is shown as the capture has said it last: where it is in
+    the database's log, its lag, how much of the log the database keeps for it, and the tables that it still reads.
+
     Exits with 1 if the topic is not served.
     """
     from jobpipe.admin import Admin
@@ -51,7 +54,7 @@ def describe(settings: Settings, topic: str, timeout: float, as_json: bool) -> N
     if as_json:
         emit_json(status.to_json())
         return
-    emit_pairs(_pairs(status))
+    emit_pairs([*_pairs(status), *source_pairs(status.source)])
     click.echo()
     if status.hosts:
         emit_table(

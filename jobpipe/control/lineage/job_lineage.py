@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jobpipe.cdc.cdc_sources import PostgresCdcSource
+from jobpipe.cdc.cdc_sources import MysqlCdcSource, PostgresCdcSource
 from jobpipe.config import Config
 from jobpipe.control.lineage.column_frames import UNKNOWN, Frame, FrameColumn, Origins, Use, dataset_frame, used
 from jobpipe.control.lineage.dataset_names import (
@@ -273,9 +273,11 @@ def _datasets(stage: Stage[Any]) -> tuple[DatasetName, ...]:
         return _one(table_dataset(getattr(options, "url", ""), getattr(options, "table", ""), exact=True))
     if kind == "kafka":
         return _kafka(given)
-    if isinstance(plugin, PostgresCdcSource):
+    if isinstance(plugin, PostgresCdcSource | MysqlCdcSource):
         own = plugin.options
-        url = f"postgresql://{own.hostname}:{own.port}/{own.database_name}"
+        url = f"mysql://{own.hostname}:{own.port}/any"  # a table's name has its database
+        if isinstance(own, PostgresCdcSource.Options):
+            url = f"postgresql://{own.hostname}:{own.port}/{own.database_name}"
         found = (table_dataset(url, table, exact=True) for table in names_among(own.tables))
         return tuple(dataset for dataset in found if dataset is not None)
     return ()

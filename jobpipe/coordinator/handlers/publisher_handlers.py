@@ -13,6 +13,7 @@ from jobpipe.errors import ConfigError, Fenced, JobpipeError, NotAuthorized, Rem
 from jobpipe.net.servers.audit_log import audit
 from jobpipe.net.servers.write_tokens import check_write_ticket
 from jobpipe.operations import publisher_operations
+from jobpipe.operations.messages.message_fields import EmptyReply
 from jobpipe.operations.publisher_operations import APPENDER
 from jobpipe.store.catalog.batches import APPENDERS, LastSeal, LogDivision
 from jobpipe.store.catalog.position import Position
@@ -85,6 +86,7 @@ class PublisherHandlers:
                 pair(publisher_operations.RoomRequest, self._room),
                 pair(publisher_operations.SealRequest, self._seal),
                 pair(publisher_operations.DeclareRequest, self._declare),
+                pair(publisher_operations.SourceRequest, self._source),
                 pair(publisher_operations.RedrivenRequest, self._redriven),
                 pair(publisher_operations.AckedRequest, self._acked),
                 pair(publisher_operations.DrainedRequest, self._drained),
@@ -259,6 +261,11 @@ class PublisherHandlers:
     ) -> publisher_operations.DeclareReply:
         add = partial(at.topic.store.schemas.add, asked.arrow, asked.spark)
         return publisher_operations.DeclareReply(id=await at.topic.run_then(add, lambda _: at.topic.news.notify_all()))
+
+    async def _source(self, at: Context, asked: publisher_operations.SourceRequest) -> EmptyReply:
+        _require_publishing(at.topic)
+        at.topic.note_source(asked.report)
+        return EmptyReply()
 
     async def _acked(self, at: Context, asked: publisher_operations.AckedRequest) -> publisher_operations.AckedReply:
         topic = at.topic

@@ -21,6 +21,7 @@ from jobpipe.coordinator.topic.topic_subscribers import TopicSubscribers
 from jobpipe.errors import ConfigError, Fenced, RegistryUnavailable, SpoolError, SpoolFull, TopicOwned
 from jobpipe.net.servers.identity_quota import IdentityQuotas
 from jobpipe.operations.admin_operations import HoldReply
+from jobpipe.operations.messages.source_messages import SourceReport, SourceStatus
 from jobpipe.operations.publisher_operations import MAX_WRITERS, NO_ROOM, NewestQuery, OpenRequest
 from jobpipe.operations.status_operations import (
     ACKS_WAIT,
@@ -82,6 +83,7 @@ class ServedTopic(TopicState):
         # A publisher has the topic. False once closed or fenced. It stays true if the publisher dies; see ParentWatch.
         self.publishing = not asked.serve
         self.waiting: str | None = None
+        self._source: tuple[SourceReport, float] | None = None  # as the publisher said last, and when
         self.subscribers = TopicSubscribers(self)
         self.slots = SlotBinder(self, self.subscribers)
         self.leases = TopicLeases(self, quotas or IdentityQuotas())
@@ -458,6 +460,17 @@ class ServedTopic(TopicState):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
+    def note_source(self, report: SourceReport) -> None:
+        """Note how the publisher's source stands."""
+        self._source = report, time.monotonic()
+
+    def _source_status(self) -> SourceStatus | None:
+        """Return what was said of the source last, and how long ago; None once the publisher has closed."""
+        if self._source is None or not self.publishing:
+            return None
+        report, said_at = self._source
+        return SourceStatus(age=round(time.monotonic() - said_at, 3), **vars(report))
+
     @property
     def kept_by_hosts(self) -> dict[str, dict[str, int]]:
         """Segments and bytes by host server, as :meth:`status` has them."""
@@ -497,6 +510,7 @@ class ServedTopic(TopicState):
             parallelism=self.asked.parallelism,
             waiting=self.waiting,
             at=round(self._status_at, 3),
+            source=self._source_status(),
         )
 
     def _subscription_status(self, line: SubscriptionLine) -> SubscriptionStatus:

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -88,6 +89,22 @@ class CdcProgram:
             self._command(*words), input=answer, capture_output=True, text=True, timeout=SECONDS, check=False
         )
         return done.returncode, done.stdout, done.stderr
+
+    def jobpipe(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of ``jobpipe`` to its end."""
+        command = self._command(*words)
+        command.remove("cdc")
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let the run stand still in the block, as a host that hangs."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> int:
         """Send a signal to the run; return the exit code of its end."""

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from jobpipe.admin import TopicLine
-from jobpipe.cli.common.topic_status import statuses
+from jobpipe.cli.common.topic_status import source_pairs, statuses
 from jobpipe.discovery.topic_lookup import Location
 from jobpipe.errors import JobpipeError, LinkBroken
 from jobpipe.net.address import Endpoint
+from jobpipe.operations.messages.source_messages import SourceStatus, TableReading
 from jobpipe.operations.status_operations import TopicStatus
 from jobpipe.subscribing.absent_publisher import without_publisher
 from tests.statuses import topic_status
@@ -47,6 +48,37 @@ def test_a_dead_one_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     found = statuses(Topics("a", "b", "c", dead=("b",)), [], 1.0)  # type: ignore[arg-type]
     assert [status.topic for status in found] == ["a", "c"]
     assert "topic b does not answer: connect to 127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        pytest.param({}, ["0/1A2B3C8, as of 1.5 s ago", "not known yet, 0 B of its log", "not known", None], id="new"),
+        pytest.param(
+            {
+                "behind_seconds": 240.0,
+                "behind_bytes": 3 << 20,
+                "retained_bytes": 1 << 30,
+                "safe_bytes": 5 << 20,
+                "tables": (TableReading("public.orders", 500, 20_000), TableReading("public.new", 0)),
+                "more_tables": 2,
+            },
+            [
+                "0/1A2B3C8, as of 1.5 s ago",
+                "4.0 min, 3.0 MiB of its log",
+                "1.0 GiB, 5.0 MiB more before it removes changes",
+                "public.orders (500 of about 20,000), public.new (0), 2 more tables",
+            ],
+            id="late",
+        ),
+    ],
+)
+def test_what_is_said_of_a_source(given: dict[str, Any], said: list[str | None]) -> None:
+    source = SourceStatus(**{"position": "0/1A2B3C8", "behind_bytes": 0, "age": 1.5, **given})
+    facts = source_pairs(source)
+    assert [name for name, _ in facts] == ["source", "source lag", "source keeps", "source reads"]
+    assert [value for _, value in facts] == said
+    assert source_pairs(None) == []
 
 
 @pytest.mark.parametrize("asked", [[], ["b"]])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from jobpipe.control.page.marks import job_mark
 from jobpipe.control.page.page_snapshot import OLDEST_SECONDS, RATE_SECONDS, PageSnapshots
 from jobpipe.control.page.pages import Pages
+from jobpipe.control.page.rendering import RenderedPage
 from jobpipe.control.page.troubles import troubles
 from jobpipe.control.page.views.job_actions import job_actions, pipeline_actions
 from jobpipe.control.permissions import Caller, Right
@@ -17,6 +19,7 @@ from jobpipe.errors import StoreError, TopicAway
 from jobpipe.graph.namespace_graph import EdgeKind
 from jobpipe.metrics.metric_samples import TopicsSnapshot
 from jobpipe.operations.admin_operations import HoldReply
+from jobpipe.operations.messages.source_messages import SourceStatus, TableReading
 from jobpipe.pipelines.file.spec import Mode
 from jobpipe.pipelines.model.job_states import DesiredState, JobState
 from tests.control.page.kit import flights, job_status, put_pipeline, put_topics, topic
@@ -140,6 +143,35 @@ def test_a_topic_that_does_not_answer_is_shown(pages: Pages, control: MemoryCont
     control.topics = TopicsSnapshot({"flights": TopicAway("no coordinator"), "other": StoreError("it is broken")}, 0.0)
     assert "not served now" in pages.render("/ui/topics/flights", OPERATOR).main
     assert "it is broken" in pages.render("/ui/topics/other", OPERATOR).main
+
+
+def test_the_source_of_a_topic_is_shown(pages: Pages, control: MemoryControl, snapshots: PageSnapshots) -> None:
+    """Of one that has the changes of a database; its names harm nothing, and a change of it is one part."""
+    assert "<h2>Source</h2>" not in pages.render("/ui/topics/flights", OPERATOR).main
+
+    def shown(**given: Any) -> RenderedPage:
+        source = SourceStatus(
+            position="0/1A2B3C8",
+            behind_bytes=3 << 20,
+            retained_bytes=1 << 30,
+            tables=(TableReading("public.<b>", 500, 20_000), TableReading("public.new", 0)),
+            more_tables=2,
+            age=1.0,
+            **given,
+        )
+        put_topics(control, topic("flights", "flights.publish", {}, source=source))
+        snapshots.forget()
+        return pages.render("/ui/topics/flights", OPERATOR)
+
+    first, then = shown(behind_seconds=240.0), shown(behind_seconds=242.0, safe_bytes=5 << 20)
+    text = " ".join(re.sub(r"<[^>]*>", " ", first.parts["source"]).split())
+    assert "position in the database's log 0/1A2B3C8 lag 4 min" in text
+    assert "log to go 3.0 MiB log that the database keeps 1.0 GiB as of 1.0 s ago" in text
+    assert "public.&lt;b&gt; (500 of about 20,000 rows), public.new (0 rows), and 2 more tables" in text
+    assert "until it removes changes" not in first.main
+    assert "5.0 MiB" in then.parts["source"]
+    assert then.shape == first.shape
+    assert [id_ for id_ in first.parts if first.parts[id_] != then.parts[id_]] == ["source"]
 
 
 def test_rates_are_of_the_last_seconds(control: MemoryControl, snapshots: PageSnapshots, ticks: Ticks) -> None:

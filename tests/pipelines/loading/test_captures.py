@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jobpipe.cdc.capture_options import SchemaChange, Startup
 from jobpipe.cdc.cdc_sources import PostgresCdcSource
-from jobpipe.cdc.postgresql.postgres_options import SchemaChange, Startup
 from jobpipe.config.types.secrets import Secret
 from jobpipe.pipelines.checkpoints.checkpoint_owner import has_checkpoint, keeps_checkpoint
 from jobpipe.pipelines.loading.loader import load_pipeline
@@ -116,7 +116,7 @@ def test_what_a_capture_is_told(write: Write, tmp_path: Path) -> None:
     job = loaded(write(f"pipeline: {{name: shop}}\njobs:\n  a:\n    source:{lines}\n")).jobs["a"]
     source = job.sources[None].plugin
     assert isinstance(source, PostgresCdcSource)
-    options = source.postgres_options(CaptureContext("shop.a", routes_of_capture(job), {"public.t": ("shop.b",)}))
+    options = source.capture_options(CaptureContext("shop.a", routes_of_capture(job), {"public.t": ("shop.b",)}))
     assert (options.name, options.hostname, options.port, options.database) == ("shop.a", "h", 5433, "d")
     assert options.password == Secret(f"file:{tmp_path}/secret")
     assert (options.slot, options.publication, options.text_columns) == ("s", "p", ("public.t.c",))

@@ -6,7 +6,7 @@ text. Without PostgreSQL's catalog nothing is known but the built-in types; :mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobpipe.cdc.changes import ColumnType, Unconvertible
+from jobpipe.cdc.text_conversions import TEXT, CastType, FunctionType
 
 SETTINGS = {
     "DateStyle": "ISO, YMD",
@@ -45,47 +46,6 @@ UNLIKE_ARRAYS = {22, 30, 1020}
 
 
 @dataclass(frozen=True)
-class TextType:
-    """The text as PostgreSQL writes it."""
-
-    @property
-    def arrow(self) -> pa.DataType:
-        """A string."""
-        return pa.string()
-
-    def convert(self, texts: pa.StringArray) -> pa.Array[Any]:
-        """Return it."""
-        return texts
-
-
-@dataclass(frozen=True)
-class CastType:
-    """A type to which Arrow casts texts; ``why`` says which values it cannot take."""
-
-    arrow: pa.DataType
-    why: str
-
-    def convert(self, texts: pa.StringArray) -> pa.Array[Any]:
-        """Cast."""
-        try:
-            return texts.cast(self.arrow)
-        except pa.ArrowInvalid:  # its text quotes the value
-            raise Unconvertible(self.why) from None
-
-
-@dataclass(frozen=True)
-class FunctionType:
-    """A type with a function of its own."""
-
-    arrow: pa.DataType
-    function: Callable[[pa.StringArray], pa.Array[Any]]
-
-    def convert(self, texts: pa.StringArray) -> pa.Array[Any]:
-        """Call it."""
-        return self.function(texts)
-
-
-@dataclass(frozen=True)
 class ArrayType:
     """An array of one dimension."""
 
@@ -96,12 +56,17 @@ class ArrayType:
         """A list."""
         return pa.list_(self.element.arrow)
 
-    def convert(self, texts: pa.StringArray) -> pa.Array[Any]:
+    @property
+    def given(self) -> pa.DataType:
+        """A string."""
+        return pa.string()
+
+    def convert(self, given: pa.Array[Any]) -> pa.Array[Any]:
         """Split each text, then convert all elements at once."""
         elements: list[str | None] = []
         ends: list[int | None] = [0]
         lists: list[bool] = []
-        for text in texts.to_pylist():
+        for text in given.to_pylist():
             if text is not None:
                 elements += array_elements(text)
             lists.append(text is None)
@@ -147,16 +112,16 @@ def array_elements(text: str) -> list[str | None]:
     return elements
 
 
-def _booleans(texts: pa.StringArray) -> pa.Array[Any]:
+def _booleans(texts: pa.Array[Any]) -> pa.Array[Any]:
     return pc.equal(texts, pa.scalar("t"))
 
 
-def _binaries(texts: pa.StringArray) -> pa.Array[Any]:
+def _binaries(texts: pa.Array[Any]) -> pa.Array[Any]:
     found = [None if text is None else bytes.fromhex(text[2:]) for text in texts.to_pylist()]
     return pa.array(found, pa.binary())
 
 
-def _instants(texts: pa.StringArray) -> pa.Array[Any]:
+def _instants(texts: pa.Array[Any]) -> pa.Array[Any]:
     """Texts end with +00, as the session's time zone is UTC."""
     if pc.all(pc.ends_with(texts, _UTC)).as_py() is False:
         raise Unconvertible(_YEARS)
@@ -169,7 +134,6 @@ def _instants(texts: pa.StringArray) -> pa.Array[Any]:
 BOOLEAN = FunctionType(pa.bool_(), _booleans)
 BINARY = FunctionType(pa.binary(), _binaries)
 INSTANT = FunctionType(pa.timestamp("us", "UTC"), _instants)
-TEXT = TextType()
 _FUNCTIONS: dict[int, ColumnType] = {16: BOOLEAN, 17: BINARY, 1184: INSTANT}
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobpipe.cdc.changes import Column, ColumnType, Table
-from jobpipe.cdc.postgresql.database.column_types import TEXT, UNLIKE_ARRAYS, ArrayType, base_type
+from jobpipe.cdc.postgresql.database.column_types import UNLIKE_ARRAYS, ArrayType, base_type
 from jobpipe.cdc.postgresql.stream.pgoutput import Relation
+from jobpipe.cdc.text_conversions import TEXT
 
 if TYPE_CHECKING:
     import psycopg
@@ -56,10 +57,10 @@ _TYPES = """
     SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typelem, t.typcategory, n.nspname
     FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = ANY (%s)
 """
-_SLOT = """
-    SELECT plugin, database, active_pid, coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn, wal_status,
-        pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn), safe_wal_size, failover
-    FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+_SLOTS = """
+    SELECT slot_name, plugin, database, active_pid, coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn, wal_status,
+        pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn), safe_wal_size
+    FROM pg_catalog.pg_replication_slots WHERE {only} ORDER BY slot_name
 """
 FAILOVER_SINCE = 170_000  # the version from which slots go on at a standby
 
@@ -142,12 +143,14 @@ class Slot:
     """A replication slot.
 
     Attributes:
+        active_pid: the server's process that streams to who reads it; None: no one does.
         confirmed: all before it was confirmed.
         wal_status: reserved, extended, unreserved or lost.
         retained: bytes of the log that it keeps.
         safe: bytes that may still be written before it may be lost; None: without end.
     """
 
+    name: str
     plugin: str | None
     database: str | None
     active_pid: int | None
@@ -155,7 +158,6 @@ class Slot:
     wal_status: str | None
     retained: int
     safe: int | None
-    failover: bool
 
 
 class DatabaseCatalog:
@@ -225,13 +227,8 @@ class DatabaseCatalog:
         return Table(relation.oid, relation.schema, relation.name, columns, whole_rows=relation.identity == "f")
 
     def slot(self, name: str) -> Slot | None:
-        """Return a slot; None if there is none of that name."""
-        statement = _SLOT if self.version >= FAILOVER_SINCE else _SLOT.replace("failover", "false")
-        row = self._connection.execute(statement, (name,)).fetchone()
-        if row is None:
-            return None
-        plugin, database, pid, confirmed, status, retained, safe, fails_over = row
-        return Slot(plugin, database, pid, int(confirmed), status, int(retained or 0), safe, bool(fails_over))
+        """Return a slot of the server; None if there is none of that name."""
+        return next(iter(slots(self._connection, "slot_name = %s", name)), None)
 
     def published(self, publication: str) -> set[int] | None:
         """Return the numbers of a publication's tables, roots of partitions; None if there is no such publication."""
@@ -292,6 +289,19 @@ class DatabaseCatalog:
     def _declared(self, oid: int, modifier: int) -> str:
         row = self._connection.execute("SELECT pg_catalog.format_type(%s::oid, %s)", (oid, modifier)).fetchone()
         return str(row[0]) if row else "?"
+
+
+def slots(connection: Connection, only: str, *values: str) -> list[Slot]:
+    """Return slots.
+
+    Args:
+        only: a condition of pg_replication_slots, with ``%s`` for values.
+    """
+    rows = connection.execute(_SLOTS.format(only=only).encode(), values or None).fetchall()
+    return [
+        Slot(name, plugin, database, pid, int(confirmed), status, int(retained or 0), safe)
+        for name, plugin, database, pid, confirmed, status, retained, safe in rows
+    ]
 
 
 def fingerprint(table: Table) -> str:

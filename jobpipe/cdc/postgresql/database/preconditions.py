@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none
 from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE, DatabaseCatalog, FoundTable
-from jobpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobpipe.cdc.postgresql.database.database_catalog import Connection
@@ -17,14 +17,6 @@ log = logging.getLogger(__name__)
 
 OLDEST = 130_000
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is missing, and the command that mends it."""
-
-    what: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -54,17 +46,10 @@ def require(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> N
     problems = [
         *_server(connection, catalog, makes_slot=needs.makes_slot),
         *(problem for table in needs.found for problem in table_problems(connection, table)),
-        *_patterns(needs),
+        *pattern_problems(needs.patterns, [str(table) for table in needs.found]),
         *_publication(connection, catalog, needs),
     ]
-    if problems:
-        lines = "".join(f"\n  {problem.what}: {problem.remedy}" for problem in problems)
-        count = f"{len(problems)} thing{'s' if len(problems) > 1 else ''}"
-        raise ConfigError(
-            f"PostgreSQL at {_place(connection)} is not ready for a capture: {count} to mend{lines}",
-            database=_place(connection),
-            problems=[problem.what for problem in problems],
-        )
+    require_none(problems, "PostgreSQL", _place(connection))
     for table in needs.found:
         if table.generated:
             log.warning(
@@ -159,18 +144,6 @@ def table_problems(connection: Connection, table: FoundTable) -> list[Problem]:
                 f"ALTER TABLE {name} ADD PRIMARY KEY (...); or ALTER TABLE {name} REPLICA IDENTITY FULL;",
             )
         )
-    return problems
-
-
-def _patterns(needs: Needs) -> list[Problem]:
-    names = [str(table) for table in needs.found]
-    plain = [each for each in needs.patterns if not set("*+?[](){}|\\^$") & set(each)]
-    missing = [each for each in plain if each not in names]
-    problems = [
-        Problem(f"there is no table {each}", "mend the name: schema.table, as in the catalog") for each in missing
-    ]
-    if not names and not missing:
-        problems.append(Problem(f"no table matches {', '.join(needs.patterns)}", "mend the expressions of tables"))
     return problems
 
 

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobpipe.cdc.postgresql.database.database_catalog import Slot, slots
 from jobpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobpipe.cdc.postgresql.database.database_catalog import Connection
 
-_SLOTS = """
-    SELECT slot_name, plugin, active_pid, wal_status,
-        pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn)
-    FROM pg_catalog.pg_replication_slots WHERE database = current_database() ORDER BY slot_name
-"""
 
-
-@dataclass(frozen=True)
-class SlotLine:
-    """A logical replication slot of a database.
-
-    Attributes:
-        active_pid: the server's process that streams to who reads it; None: no one does.
-        retained: bytes of the log that it keeps.
-        wal_status: reserved, extended, unreserved or lost.
-    """
-
-    name: str
-    plugin: str
-    active_pid: int | None
-    wal_status: str | None
-    retained: int
-
-
-def slots_of(connection: Connection) -> list[SlotLine]:
+def slots_of(connection: Connection) -> list[Slot]:
     """Return the slots of a connection's database."""
-    rows = connection.execute(_SLOTS).fetchall()
-    return [SlotLine(name, plugin, pid, status, int(kept or 0)) for name, plugin, pid, status, kept in rows]
+    return slots(connection, "database = current_database()")
 
 
 def has_publication(connection: Connection, publication: str) -> bool:
@@ -46,7 +22,7 @@ def has_publication(connection: Connection, publication: str) -> bool:
     return found.fetchone() is not None
 
 
-def require_idle(slot: SlotLine) -> None:
+def require_idle(slot: Slot) -> None:
     """Check that a slot is not in use.
 
     Raises:

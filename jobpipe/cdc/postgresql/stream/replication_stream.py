@@ -96,7 +96,7 @@ class ReplicationStream:
                 heard = keepalive(data)
                 self.sent = max(self.sent, heard.end_lsn)
                 if heard.reply_wanted:
-                    self.confirm(self._confirmed)
+                    self._tell()
                 if seconds > 0:
                     return None
             elif length <= _ENDED:
@@ -118,11 +118,19 @@ class ReplicationStream:
         except Error as error:
             raise LinkBroken(f"the stream of PostgreSQL is cut: {' '.join(str(error).split())}") from None
 
-    def confirm(self, lsn: int, *, reply: bool = False) -> None:
-        """Tell the server that nothing before a place is needed any more; with ``reply`` ask how far it has sent."""
+    def confirm(self, lsn: int) -> None:
+        """Tell the server that nothing before a place is needed any more."""
+        if lsn > self._confirmed:
+            self._confirmed = lsn
+            self._tell()
+
+    def ask(self) -> None:
+        """Ask the server how far it has sent."""
+        self._tell(reply=True)
+
+    def _tell(self, *, reply: bool = False) -> None:
         from psycopg import Error
 
-        self._confirmed = max(self._confirmed, lsn)
         try:
             with self._lock:
                 self._pgconn.put_copy_data(status_update(self._confirmed, time.time_ns() // 1000, reply=reply))
@@ -133,7 +141,7 @@ class ReplicationStream:
     def _feed_back(self) -> None:
         while not self._ended.wait(FEEDBACK_SECONDS):
             try:
-                self.confirm(self._confirmed)
+                self._tell()
             except LinkBroken:  # the reader will hear of it
                 return
 

@@ -1,0 +1,1 @@
+"""Capture of MariaDB and MySQL by their binary logs."""

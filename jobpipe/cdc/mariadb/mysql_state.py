@@ -1,0 +1,192 @@
+"""What a session of a capture knows of its tables, its topics and its place in the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from jobpipe.cdc.capture_health import Freshness
+from jobpipe.cdc.capture_options import SchemaChange
+from jobpipe.cdc.changes import Table
+from jobpipe.cdc.mariadb.binlog.binlog_position import GtidState, Position
+from jobpipe.cdc.mariadb.mysql_note import Key, OpenTransaction, Place
+from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
+from jobpipe.cdc.mariadb.server.server_catalog import FoundTable, ReadableTable, fingerprint
+from jobpipe.cdc.topic_writer import TopicWriter
+from jobpipe.errors import DataLoss, SchemaMismatch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class CapturedTable:
+    """A table, and how far it is read.
+
+    Attributes:
+        table: as the log has told of it last; of it ``print`` is the fingerprint.
+        done: it was read to its end.
+        bound: the rows up to this key are published; None: none of them.
+        take_back: something of it is published that no longer holds: a truncation comes first when it is read.
+        wanted: it is read though the capture began with changes alone.
+        rows: read by this process.
+        changes: taken of the transaction that is coming; the first ``skipped`` of it are published.
+    """
+
+    found: FoundTable
+    readable: ReadableTable
+    topic: TopicState
+    table: Table
+    print: str
+    done: bool = False
+    bound: Key | None = None
+    take_back: bool = False
+    wanted: bool = False
+    rows: int = 0
+    changes: int = 0
+    skipped: float = 0
+
+    @property
+    def name(self) -> str:
+        """As database.table."""
+        return str(self.found)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something of it is published."""
+        return self.done or self.bound is not None
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether its reading goes on after a restart."""
+        return not self.done and (self.bound is not None or self.wanted)
+
+    @property
+    def had(self) -> int:
+        """How many changes of the transaction that is coming are published, or wait to be.
+
+        One that is sent once more may have had more than came.
+        """
+        return max(self.changes, 0 if self.skipped == float("inf") else int(self.skipped))
+
+    def begin_again(self) -> None:
+        """Let it be read from its beginning; what was published of it is taken back first."""
+        self.take_back = self.take_back or self.is_begun
+        self.done, self.bound, self.rows, self.wanted = False, None, 0, True
+
+
+@dataclass
+class TopicState:
+    """A topic, and what of the log it has.
+
+    Attributes:
+        at: it has all transactions before this place; None: nothing is published.
+        same_server: ``at`` is a place in files of this server.
+        open: the transaction of which it has a part.
+        replaying: the log may bring what it has already, or the rest of ``open``; its notes say where it is until then.
+        absent: tables of which it has rows, and that are gone.
+    """
+
+    writer: TopicWriter
+    at: Place | None = None
+    same_server: bool = True
+    open: OpenTransaction | None = None
+    replaying: bool = False
+    tables: list[CapturedTable] = field(default_factory=list)
+    absent: tuple[str, ...] = ()
+
+    def begin(self, gtid: str, start: Position, before: GtidState) -> None:
+        """Find what it has of a transaction that begins, before which others have come.
+
+        Raises:
+            DataLoss: what it has does not come in the order in which it came first.
+        """
+        had: dict[str, int] = {}
+        whole = False
+        if self.replaying and self.at is not None:
+            whole = self.at.position > start if self.same_server else self.at.gtids.contains(gtid)
+            if not whole:
+                self._require_next(self.at, gtid, start, before)
+                had = {} if self.open is None else self.open.changes
+            self.replaying = whole
+        for table in self.tables:
+            table.changes = 0
+            table.skipped = float("inf") if whole else had.get(table.name, 0)
+
+    def _require_next(self, at: Place, gtid: str, start: Position, before: GtidState) -> None:
+        if self.open is not None and self.open.gtid != gtid:
+            missing = f"a part of transaction {self.open.gtid} is"
+        elif not (self.same_server or before.covers(at.gtids)):
+            missing = f"transactions up to {at.gtids} are"
+        else:
+            return
+        raise DataLoss(
+            f"topic {self.writer.topic}: {missing} published, and the server's log has transaction {gtid} at {start} "
+            "first: another server has the transactions in another order, or the server has lost some in a crash. To "
+            "read all tables again, start the capture under another name",
+            reason="order",
+            gtid=gtid,
+            topic=self.writer.topic,
+        )
+
+    def reach(self, place: Place) -> None:
+        """Note that the log has come to a place between two transactions."""
+        if self.replaying and self.at is not None:
+            if self.open is not None:
+                return
+            if self.at.position > place.position if self.same_server else not place.gtids.covers(self.at.gtids):
+                return
+            self.replaying = False
+
+
+@dataclass
+class LogState:
+    """All of it.
+
+    Attributes:
+        tables: by database and name.
+        topics: by name.
+        at: all transactions before this place are published, or wait to be.
+        placed: the file and offset of ``at`` are a place in this server's log; else its GTIDs alone count.
+        begun: the GTID of the transaction that is coming; None between two.
+        freshness: up to when its changes are published.
+    """
+
+    options: MysqlOptions
+    mariadb: bool
+    server: str
+    at: Place
+    tables: dict[tuple[str, str], CapturedTable] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    placed: bool = True
+    begun: str | None = None
+    freshness: Freshness = field(default_factory=Freshness)
+
+    def note_columns(self, captured: CapturedTable, table: Table) -> None:
+        """Note that a table has other columns from here on in the log.
+
+        Raises:
+            SchemaMismatch: it may not.
+        """
+        if self.options.schema_change is SchemaChange.EXCEPTION:
+            before, after = ({c.name: c.declared for c in each.columns} for each in (captured.table, table))
+            changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+            raise SchemaMismatch(
+                f"table {table}: its columns have changed ({', '.join(changed) or 'the key'}), and "
+                "schema-change-behavior is exception. Allow it by evolve",
+                table=str(table),
+                columns=changed,
+            )
+        log.info("capture %s: table %s has other columns from here on", self.options.name, table)
+        captured.table, captured.print = table, fingerprint(table)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the log may bring what a topic has already."""
+        return any(topic.replaying for topic in self.topics.values())
+
+    def reach(self, position: Position, gtid: str | None = None) -> None:
+        """Note that the log has come to a place between two transactions; with ``gtid`` one of them has ended."""
+        gtids = self.at.gtids if gtid is None else self.at.gtids.adding(gtid)
+        self.at = Place(position, gtids)
+        for topic in self.topics.values():
+            topic.reach(self.at)

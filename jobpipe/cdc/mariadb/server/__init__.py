@@ -1,0 +1,1 @@
+"""What a capture asks of the server: tables, types, settings, and how far its log goes."""

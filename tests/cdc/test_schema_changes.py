@@ -1,0 +1,114 @@
+"""Columns of captured tables that change: as Flink CDC calls the modes, and where it is known to have holes."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobpipe.cdc.capture_options import SchemaChange
+from jobpipe.config import Config
+from jobpipe.errors import SchemaMismatch
+from tests.bus.kit import until
+from tests.cdc.capturing import PATIENCE, failures, options, published, routes, running, settled
+from tests.databases.postgres import Postgres
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
+
+
+@pytest.mark.slow
+def test_a_change_while_the_capture_is_stopped(decoded: Postgres, schema: str, config: Config) -> None:
+    """Rows from before and after it come with the columns that they had, at each change of columns and rename."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, a int, b text)")
+    given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+    query(f"INSERT INTO {table} VALUES (1, 1, 'x')")
+    query(f"ALTER TABLE {table} ADD c numeric(9, 2)")
+    query(f"INSERT INTO {table} VALUES (2, 2, 'y', 2.5)")
+    query(f"ALTER TABLE {table} DROP b")
+    query(f"ALTER TABLE {table} RENAME a TO d")
+    query(f"ALTER TABLE {table} ALTER d TYPE bigint")
+    query(f"INSERT INTO {table} VALUES (3, {2**40}, 3.5)")
+    with running(given, config):
+        rows = [row["after"] for row in published("t", 3, config)]
+    assert rows[0] == {"id": 1, "a": 1, "b": "x"}
+    assert {name: str(value) for name, value in rows[1].items()} == {"id": "2", "a": "2", "b": "y", "c": "2.50"}
+    assert {name: str(value) for name, value in rows[2].items()} == {"id": "3", "d": str(2**40), "c": "3.50"}
+
+
+@pytest.mark.slow
+def test_a_table_that_comes_after_a_restart(decoded: Postgres, schema: str, config: Config) -> None:
+    """It is read, and its changes follow, also those of its columns."""
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.a (id int PRIMARY KEY)")
+    given = options(decoded, schema, [".*"], required_subscribers={"a": ("copy",), "b": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+    with running(given, config) as capture:
+        query(f"CREATE TABLE {schema}.b (id int PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.b VALUES (1)")
+        until(lambda: capture.status().rows == 1, PATIENCE, "the row of the new table")
+        query(f"ALTER TABLE {schema}.b ADD a text")
+        query(f"INSERT INTO {schema}.b VALUES (2, 'x')")
+        rows = published("b", 2, config)
+    assert [row["after"] for row in rows] == [{"id": 1}, {"id": 2, "a": "x"}]
+
+
+@pytest.mark.slow
+def test_a_table_that_no_route_names(decoded: Postgres, schema: str, config: Config) -> None:
+    """It goes to the topic of its own name, and its columns may change; so may those of one that is not captured."""
+    query = decoded.query
+    for name in ("a", "b", "other"):
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+    own = f"{schema}.b"
+    route = routes({rf"{schema}\.a": "a"})
+    given = options(decoded, schema, ["a", "b"], route=route, required_subscribers={own: ("copy",), "a": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        for name in ("a", "b", "other"):
+            query(f"ALTER TABLE {schema}.{name} ADD more text")
+            query(f"INSERT INTO {schema}.{name} VALUES (1, 'x')")
+        assert [row["after"] for row in published(own, 1, config)] == [{"id": 1, "more": "x"}]
+        assert [row["after"] for row in published("a", 1, config)] == [{"id": 1, "more": "x"}]
+        until(lambda: settled(capture), PATIENCE, "all")
+        assert capture.status().rows == 2
+
+
+@pytest.mark.slow
+def test_ignored_changes(decoded: Postgres, schema: str, config: Config) -> None:
+    """Also after a restart the topic has the columns that it had first."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)")
+    query(f"INSERT INTO {table} VALUES (1, 'x')")
+    given = options(decoded, schema, ["t"], schema_change=SchemaChange.IGNORE, required_subscribers={"t": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture) and capture.status().rows == 1, PATIENCE, "the beginning")
+        query(f"ALTER TABLE {table} ADD b int")
+        query(f"INSERT INTO {table} VALUES (2, 'y', 2)")
+        until(lambda: capture.status().rows == 2, PATIENCE, "the second row")
+    query(f"ALTER TABLE {table} DROP a")
+    with running(given, config) as capture:
+        query(f"INSERT INTO {table} VALUES (3, 3)")
+        rows = published("t", 3, config)
+    assert [row["after"] for row in rows] == [{"id": 1, "a": "x"}, {"id": 2, "a": "y"}, {"id": 3, "a": None}]
+
+
+@pytest.mark.slow
+def test_a_column_that_becomes_another_one(decoded: Postgres, schema: str, config: Config) -> None:
+    """The capture ends before its rows are published, and again if it is started; as text it goes on."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)")
+    query(f"INSERT INTO {table} VALUES (1, '1')")
+    given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)})
+    with pytest.raises(SchemaMismatch, match=r"column a has another type than before \(string, now int32\)"):
+        with running(given, config) as capture:
+            until(lambda: settled(capture) and capture.status().rows == 1, PATIENCE, "the beginning")
+            query(f"ALTER TABLE {table} ALTER a TYPE int USING a::int")
+            query(f"INSERT INTO {table} VALUES (2, 2)")
+            until(lambda: failures, PATIENCE, "the error of the capture")
+    with pytest.raises(SchemaMismatch, match="column a has another type"), running(given, config):
+        until(lambda: failures, PATIENCE, "the error of the capture")
+    as_text = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)}, text_columns=(f"{table}.a",))
+    with running(as_text, config):
+        rows = published("t", 2, config)
+    assert [row["after"] for row in rows] == [{"id": 1, "a": "1"}, {"id": 2, "a": "2"}]
