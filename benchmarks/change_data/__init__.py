@@ -1,0 +1,1 @@
+"""Change data capture beside Debezium's engine."""
