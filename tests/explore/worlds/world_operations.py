@@ -261,6 +261,17 @@ def _declared(stage: Stage, result: Any) -> None:
     asking.demand(stage, result["id"] == 2, f"schema {result}")
 
 
+async def _source(stage: Stage) -> Any:
+    report = {"position": "binlog.000003:154", "behind_bytes": 7}
+    return await stage.publish(stage.a, "source", {"report": report})
+
+
+def _told(stage: Stage, result: Any) -> None:
+    topic = stage.a.topic
+    told = None if topic is None else topic._source
+    asking.demand(stage, told is not None and told[0].behind_bytes == 7, f"the source is {told}")
+
+
 # -- the end of a topic ------------------------------------------------------------------------------------------------
 
 
@@ -421,6 +432,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("drained", _drained, verify=_lagging),
         Operation("close", _close_final, verify=_closed, acks=BOTH),
         Operation("declare", _declare, verify=_declared),
+        Operation("source", _source, verify=_told),
         Operation("grant to a new name", asking.grant_new, verify=asking.granted),
         Operation("grant to the holder", asking.grant_same, verify=asking.granted),
         Operation("grant to another", asking.grant_other, asking.holder_is_silent, asking.granted),
