@@ -97,6 +97,12 @@ class CaptureOptions:
                     f"{self.example}.{pattern}",
                     key="tables",
                 )
+        for column in self.text_columns:
+            if column.count(".") < 2:
+                raise ConfigError(
+                    f"capture {self.name!r}: text-columns {column!r:.200}, expected {self.schema_word}.table.column",
+                    key="text-columns",
+                )
         for key, value, least in (("chunk-size", self.chunk_size, 1), ("batch-rows", self.batch_rows, 1)):
             if value < least:
                 raise ConfigError(f"capture {self.name!r}: {key} {value}, expected at least {least}", key=key)

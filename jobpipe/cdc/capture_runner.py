@@ -256,7 +256,11 @@ class CaptureRunner(ABC):
                 topic,
                 options.schema_change,
                 lambda: self._newest_schema(topic, opened.last_note),
-                {column.rpartition(".")[2] for column in options.text_columns},
+                [
+                    column
+                    for schema, table, column in (each.split(".", 2) for each in options.text_columns)
+                    if options.topic_of(schema, table) == topic
+                ],
             )
             self._writers[topic] = TopicWriter(opened, self._rows, schema, self._stop.is_set)
         return self._writers[topic]

@@ -34,7 +34,8 @@ class TopicSchema:
         self._mode = mode
         self._newest = newest
         self._as_text = frozenset(as_text)
-        self._known: pa.Schema | None = None
+        self._known: pa.Schema | None = None  # also with columns that have gone: they may come again as others
+        self._last: pa.Schema | None = None  # that was published
         self._asked = False
 
     def fitted(self, rows: pa.Table) -> pa.Table:
@@ -48,13 +49,14 @@ class TopicSchema:
         """
         if not self._asked:
             self._known, self._asked = self._newest(), True
-        if self._known is None or rows.schema.equals(self._known):
-            self._known = rows.schema
+        if self._known is None or rows.schema.equals(self._last or self._known):
+            self._known = self._known or rows.schema
             return rows
         if self._mode is SchemaChange.IGNORE:
             return self._as_known(rows, self._known)
         self._require_fitting(rows.schema, self._known)
-        self._known = rows.schema
+        self._last = rows.schema
+        self._known = pa.schema(_united(list(rows.schema), list(self._known)))
         return rows
 
     def _require_fitting(self, new: pa.Schema, known: pa.Schema) -> None:
@@ -104,6 +106,18 @@ class TopicSchema:
                 topic=self._topic,
                 column=path,
             ) from None
+
+
+def _united(new: list[pa.Field[Any]], old: list[pa.Field[Any]]) -> list[pa.Field[Any]]:
+    """Return new columns, and old ones that are not among them; the fields of structs, too."""
+    before = {field.name: field for field in old}
+    united = []
+    for field in new:
+        known = before.pop(field.name, None)
+        if known is not None and pa.types.is_struct(field.type) and pa.types.is_struct(known.type):
+            field = field.with_type(pa.struct(_united(list(field.type), list(known.type))))
+        united.append(field)
+    return [*united, *before.values()]
 
 
 def _cast(column: Any, kind: Any) -> Any:

@@ -54,6 +54,17 @@ def test_another_type_fails_and_names_the_column(stopped: bool) -> None:
     assert topic.fitted(FIRST) is FIRST
 
 
+def test_a_column_that_goes_and_comes_again_as_another_one() -> None:
+    topic = schema(SchemaChange.EVOLVE)
+    topic.fitted(FIRST)
+    gone = rows(id=(pa.int32(), [1]), note=(pa.string(), ["a"]))
+    assert topic.fitted(gone) is gone
+    with pytest.raises(SchemaMismatch, match="column amount has another type"):
+        topic.fitted(rows(id=(pa.int32(), [1]), amount=(pa.string(), ["5"]), note=(pa.string(), ["a"])))
+    assert topic.fitted(gone) is gone
+    assert topic.fitted(FIRST) is FIRST
+
+
 def test_a_column_may_become_text_if_it_is_asked_for() -> None:
     other = rows(id=(pa.int32(), [1]), amount=(pa.string(), ["5"]), note=(pa.string(), ["a"]))
     topic = TopicSchema("t", SchemaChange.EVOLVE, lambda: FIRST.schema, ["amount"])

@@ -36,7 +36,16 @@ _ROWS = re.compile(
     r"\b(?:(?:TRUNCATE|DROP|DISCARD|IMPORT)\s+PARTITION|(?:DISCARD|IMPORT)\s+TABLESPACE)\b", re.IGNORECASE
 )
 _DATABASE = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
-_ROW_WORDS = {"insert", "update", "delete", "replace", "load", "with", "call", "handler"}
+_ROW_WORDS = {"insert", "update", "delete", "replace", "load", "with", "call", "handler", "select", "do", "values"}
+_ONE_TABLE = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        rf"(?:INSERT|REPLACE)\s+(?:(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|IGNORE)\s+)*(?:INTO\s+)?({_TABLE})",
+        rf"UPDATE\s+(?:(?:LOW_PRIORITY|IGNORE)\s+)*({_TABLE})\s+SET\b",
+        rf"DELETE\s+(?:(?:LOW_PRIORITY|QUICK|IGNORE)\s+)*FROM\s+({_TABLE})(?:\s+(?:WHERE|ORDER|LIMIT)\b|\s*$)",
+        rf"LOAD\s+(?:DATA|XML)\b.*?\bINTO\s+TABLE\s+({_TABLE})",
+    )
+)
 
 
 class Effect(Enum):
@@ -52,7 +61,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True)
 class TableEffect:
-    """An effect on one table; ``table`` is empty for all of a database, or where no name is known."""
+    """An effect on one table; ``table`` is empty for all of a database, and both where no name is known."""
 
     effect: Effect
     database: str
@@ -106,7 +115,11 @@ def effects_of(database: str, text: str) -> list[TableEffect]:
             add(Effect.EMPTIED, name)
             add(Effect.REPLACED, renamed[1])
     elif (word := re.match(r"\w*", plain)) and word[0].lower() in _ROW_WORDS:
-        effects.append(TableEffect(Effect.UNKNOWN, database))
+        target = next((found[1] for pattern in _ONE_TABLE if (found := pattern.match(plain))), None)
+        if target is None:
+            effects.append(TableEffect(Effect.UNKNOWN, ""))
+        else:
+            add(Effect.UNKNOWN, target)
     return effects
 
 

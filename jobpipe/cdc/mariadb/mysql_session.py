@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 
@@ -331,23 +330,24 @@ class MysqlSession:
         if begun is None:
             return
         for effect in effects_of(statement.database, statement.text):
-            for captured in self._tables_of(effect, statement.text):
+            for captured in self._tables_of(effect):
                 if captured.changes < captured.skipped:
                     captured.changes += 1
                     continue
                 self._take_effect(effect, captured)
                 captured.changes += 1
 
-    def _tables_of(self, effect: TableEffect, text: str) -> list[CapturedTable]:
+    def _tables_of(self, effect: TableEffect) -> list[CapturedTable]:
+        """Return the captured tables that a statement changes, or may change."""
         tables = list(self._state.tables.values())
-        if effect.effect is Effect.UNKNOWN:
-            return [each for each in tables if _names(text, each.found.name)]
         database, name = (self._folded(each) for each in (effect.database, effect.table))
-        return [
-            each
-            for each in tables
-            if self._folded(each.found.schema) == database and name in ("", self._folded(each.found.name))
-        ]
+        own = [each for each in tables if self._folded(each.found.schema) == database]
+        named = [each for each in own if name in ("", self._folded(each.found.name))]
+        if effect.effect is not Effect.UNKNOWN or named:
+            return named
+        # A view, or a table with triggers, may stand for captured ones.
+        plain = self._start.catalog.is_plain(effect.database, effect.table) if name else False
+        return tables if plain is False else [] if plain else own
 
     def _folded(self, name: str) -> str:
         return name.lower() if self._folds_names else name
@@ -357,9 +357,9 @@ class MysqlSession:
         assert begun is not None  # noqa: S101 - statements are of groups
         if effect.effect is Effect.UNKNOWN:
             raise DataLoss(
-                f"capture {self._options.name!r}: a statement at {begun.start} that names table {captured.name} was "
-                "logged as text, not as rows, since its session had binlog_format = STATEMENT or MIXED: which rows it "
-                f"has changed is not known. {_AGAIN}",
+                f"capture {self._options.name!r}: a statement at {begun.start}, which may have changed table "
+                f"{captured.name}, was logged as text, not as rows, since its session had binlog_format = STATEMENT or "
+                f"MIXED: what it has changed is not known. {_AGAIN}",
                 reason="statement",
                 table=captured.name,
             )
@@ -401,11 +401,6 @@ class MysqlSession:
 
 def _size(values: Values | None) -> int:
     return 0 if values is None else sum(len(value) for value in values if isinstance(value, bytes))
-
-
-def _names(text: str, table: str) -> bool:
-    """Tell whether a statement may name a table."""
-    return re.search(rf"(?<![\w$]){re.escape(table)}(?![\w$])", text, re.IGNORECASE) is not None
 
 
 def fingerprint_of(captured: CapturedTable, table: Table) -> str:

@@ -336,6 +336,28 @@ def test_a_statement_that_is_logged_as_text(logged: MySqlServer, database: str, 
     faulty(logged, database, config, [*good, *other], bad, DataLoss, "logged as text")
 
 
+@pytest.mark.parametrize("way", ["view", "trigger", "function"])
+def test_a_statement_that_changes_a_table_by_another_name(
+    logged: MySqlServer, database: str, config: Config, way: str
+) -> None:
+    text = "SET SESSION binlog_format = 'STATEMENT'"
+    good = {
+        "view": ["CREATE VIEW v AS SELECT * FROM t", "UPDATE v SET n = n + 5 WHERE id = 1"],
+        "trigger": [
+            "CREATE TABLE o (id int PRIMARY KEY)",
+            "CREATE TRIGGER r AFTER INSERT ON o FOR EACH ROW UPDATE t SET n = n + NEW.id",
+            "INSERT INTO o VALUES (1)",
+        ],
+        "function": [
+            "SET GLOBAL log_bin_trust_function_creators = 1",
+            "CREATE FUNCTION f(x int) RETURNS int BEGIN UPDATE t SET n = n + x; RETURN x; END",
+            "SELECT f(1)",
+        ],
+    }[way]
+    bad = {"view": "UPDATE v SET n = 9 WHERE id = 2", "trigger": "INSERT INTO o VALUES (2)", "function": "SELECT f(2)"}
+    faulty(logged, database, config, good, [text, bad[way]], DataLoss, "logged as text")
+
+
 def test_rows_that_are_not_whole(logged: MySqlServer, database: str, config: Config) -> None:
     image = "SET SESSION binlog_row_image = '{}'"
     good = [image.format("FULL"), "UPDATE t SET n = n + 5 WHERE id = 1"]

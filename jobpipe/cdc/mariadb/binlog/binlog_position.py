@@ -150,7 +150,10 @@ class _MariaDbState(GtidState):
         if not isinstance(other, _MariaDbState):
             raise TypeError("states of MariaDB and of MySQL do not compare")
         mine = self._last
-        return all(domain in mine and last.sequence <= mine[domain].sequence for domain, last in other._last.items())
+        return all(
+            domain in mine and (last.sequence < mine[domain].sequence or last == mine[domain])  # else they went apart
+            for domain, last in other._last.items()
+        )
 
     def encoded(self) -> bytes:
         raise TypeError("MariaDB takes its state as text")

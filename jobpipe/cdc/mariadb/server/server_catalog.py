@@ -32,6 +32,10 @@ _KEY = """
     SELECT COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
     WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
 """
+_KIND_OF = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_TRIGGERS = """
+    SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s LIMIT 1
+"""
 # In what SHOW CREATE TABLE says: MariaDB's information_schema hides foreign keys from who may only SELECT.
 _CASCADE = re.compile(
     r"""^\s*CONSTRAINT\ ("(?:[^"]|"")*"|`(?:[^`]|``)*`|\S+)\ FOREIGN\ KEY\ .*
@@ -164,6 +168,13 @@ class ServerCatalog:
         cascades = self._cascades(schema, name) if key else ()
         unknown = {column: kind for column, kind in kinds.items() if column_type(kind) is None}
         return ReadableTable(table, kinds, key, cascades or (), unknown, sums, denied=cascades is None)
+
+    def is_plain(self, schema: str, name: str) -> bool | None:
+        """Tell whether a name is a table without triggers that this user could see; None if there is none to see."""
+        kinds = execute(self._connection, _KIND_OF, schema, name).fetchall()
+        if not kinds:
+            return None
+        return kinds[0][0] == "BASE TABLE" and not execute(self._connection, _TRIGGERS, schema, name).fetchall()
 
     def _cascades(self, schema: str, name: str) -> tuple[str, ...] | None:
         """Return the foreign keys of a table by which others change it; None without a right to the whole table."""
