@@ -2,11 +2,12 @@
 
     python -m benchmarks.change_data postgres --rows 1000000 --runs 3
     python -m benchmarks.change_data mariadb --rows 300000
+    python -m benchmarks.change_data postgres --rows 5000000 --transaction 5000000 --runs 1
 
 Debezium runs in a JVM of its own, and hands changes to a function that counts them; jobpipe publishes them: each batch
-is on the disk. Both read a table of six columns first, then follow inserts of 1,000 rows a transaction, which were made
-while they stood still. Rates are from the first row to the last, without the start of a process. The servers are
-Debian's, made for the run. Jars come by Maven into .bench/jars.
+is on the disk. Both read a table of six columns first, then follow inserts, which were made while they stood still,
+1,000 rows in a transaction unless ``--transaction`` gives another number. Rates are from the first row to the last,
+without the start of a process. The servers are Debian's, made for the run. Jars come by Maven into .bench/jars.
 """
 
 from __future__ import annotations
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("product", choices=PRODUCTS)
     parser.add_argument("--rows", type=int, default=300_000, help="of the table, and of the changes (default 300000)")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--transaction", type=int, default=1000, help="rows that are inserted in one (default 1000)")
     parser.add_argument("--batch", type=int, help="Debezium's max.batch.size, and a quarter of its max.queue.size")
     args = parser.parse_args()
     load(environ={})  # an error before anything is started
@@ -186,7 +188,7 @@ def main() -> None:
                         # Debezium from its first row; jobpipe from the moment at which it begins to read.
                         snapshot = measured(program, 1 if name == "debezium" else 0, args.rows)
                         with program.standing_still():
-                            shop.insert(args.rows)
+                            shop.insert(args.rows, args.transaction)
                         stream = measured(program, args.rows + 1, 2 * args.rows)
                     shop.forget()
                 for part, each in (("snapshot", snapshot), ("stream", stream)):
@@ -202,7 +204,11 @@ def main() -> None:
     for part in ("snapshot", "stream"):
         ours, theirs = (statistics.median(each.rate for each in found[name, part]) for name in ("jobpipe", "debezium"))
         cpu = [statistics.median(each.cpu for each in found[name, part]) for name in ("jobpipe", "debezium")]
-        print(f"{part}: {ours:,.0f} to {theirs:,.0f} rows/s = {ours / theirs:.1f}; CPU {cpu[0]:.1f} to {cpu[1]:.1f} s")
+        memory = [max(each.memory for each in found[name, part]) for name in ("jobpipe", "debezium")]
+        print(
+            f"{part}: {ours:,.0f} to {theirs:,.0f} rows/s = {ours / theirs:.1f}; CPU {cpu[0]:.1f} to {cpu[1]:.1f} s; "
+            f"memory {memory[0]:.0f} to {memory[1]:.0f} MB"
+        )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ COLUMNS = (
     "at timestamp",
     "note text",
 )
-_EACH = 1000  # rows of a transaction
 _SECRET = "BENCH_DATABASE_PASSWORD"  # noqa: S105 - the name of an environment variable
 
 
@@ -46,8 +45,8 @@ class Shop(ABC):
         """Make the table, with rows, in place of the last one."""
 
     @abstractmethod
-    def insert(self, rows: int) -> None:
-        """Insert rows after those that are there, 1,000 in a transaction."""
+    def insert(self, rows: int, each: int) -> None:
+        """Insert rows after those that are there, ``each`` in a transaction."""
 
     @abstractmethod
     def forget(self) -> None:
@@ -85,10 +84,10 @@ class PostgresShop(Shop):
         self._rows(1, rows)
         self.server.query("ANALYZE public.orders")
 
-    def insert(self, rows: int) -> None:
+    def insert(self, rows: int, each: int) -> None:
         with self.server.connect() as connection:
-            for first in range(rows + 1, 2 * rows + 1, _EACH):
-                connection.execute(self._statement(first, min(first + _EACH - 1, 2 * rows)))
+            for first in range(rows + 1, 2 * rows + 1, each):
+                connection.execute(self._statement(first, min(first + each - 1, 2 * rows)))
 
     def _rows(self, first: int, last: int) -> None:
         self.server.query(self._statement(first, last))
@@ -156,10 +155,10 @@ class MariaDbShop(Shop):
         self.server.query(self._statement(1, rows), "shop")
         self.server.query("FLUSH BINARY LOGS")
 
-    def insert(self, rows: int) -> None:
+    def insert(self, rows: int, each: int) -> None:
         with contextlib.closing(self.server.connect("shop")) as connection, connection.cursor() as cursor:
-            for first in range(rows + 1, 2 * rows + 1, _EACH):
-                cursor.execute(self._statement(first, min(first + _EACH - 1, 2 * rows)))
+            for first in range(rows + 1, 2 * rows + 1, each):
+                cursor.execute(self._statement(first, min(first + each - 1, 2 * rows)))
 
     @staticmethod
     def _statement(first: int, last: int) -> str:
