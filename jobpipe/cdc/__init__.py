@@ -94,7 +94,7 @@ def _options(
     Raises:
         ConfigError: one is wrong; names it.
     """
-    from jobpipe.cdc.capture_options import SchemaChange, Startup
+    from jobpipe.cdc.capture_options import IncompatibleChange, SchemaChange, Startup
     from jobpipe.cdc.change_rows import RowFormat
     from jobpipe.config.types.secrets import EXPECTED, parse_secret
     from jobpipe.errors import ConfigError
@@ -104,7 +104,12 @@ def _options(
     if password is not None and secret is None:
         raise ConfigError(f"capture {name!r}: password, expected {EXPECTED}", key="password")
     routes = tuple(RouteSpec(**{"source-table": each, "sink-table": topic}) for each, topic in (route or {}).items())
-    kinds: dict[str, Any] = {"format": RowFormat, "startup": Startup, "schema_change": SchemaChange}
+    kinds: dict[str, Any] = {
+        "format": RowFormat,
+        "startup": Startup,
+        "schema_change": SchemaChange,
+        "incompatible_change": IncompatibleChange,
+    }
     try:
         given: dict[str, Any] = {key: kinds[key](value) if key in kinds else value for key, value in options.items()}
         return kind(name=name, tables=tuple(tables), password=secret, route=routes, **given)

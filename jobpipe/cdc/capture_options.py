@@ -16,6 +16,9 @@ from jobpipe.pipelines.model.routes import target_of
 from jobpipe_registry.names import check_name
 from jobpipe_registry.registry_errors import RegistryError
 
+UNVERIFIED = ("disable", "allow", "prefer")
+"""Modes of TLS that take any server, whatever its certificate."""
+
 
 class Startup(StrEnum):
     """What is published first."""
@@ -23,7 +26,7 @@ class Startup(StrEnum):
     INITIAL = "initial"
     """All rows that are there; then the changes."""
     LATEST = "latest-offset"
-    """The changes since the first start."""
+    """The changes since the first start; a table that comes later is read, too."""
 
 
 class SchemaChange(StrEnum):
@@ -35,6 +38,15 @@ class SchemaChange(StrEnum):
     """The topic's rows keep the columns that they had first: others are left out, those that are gone are null."""
     EXCEPTION = "exception"
     """The capture ends with an error."""
+
+
+class IncompatibleChange(StrEnum):
+    """What happens with ``evolve`` when a column becomes another one, so that no subscription could read both."""
+
+    FAIL = "fail"
+    """The capture ends with an error."""
+    NEW_TOPIC = "new-topic"
+    """A new version of the topic follows, TOPIC.v2 and so on; its tables are read into it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +81,7 @@ class CaptureOptions:
     format: RowFormat = RowFormat.ENVELOPE
     startup: Startup = Startup.INITIAL
     schema_change: SchemaChange = SchemaChange.EVOLVE
+    incompatible_change: IncompatibleChange = IncompatibleChange.FAIL
     text_columns: tuple[str, ...] = ()
     chunk_size: int = 100_000
     batch_rows: int = 20_000
@@ -97,12 +110,31 @@ class CaptureOptions:
                     f"{self.example}.{pattern}",
                     key="tables",
                 )
+        if self.incompatible_change is not IncompatibleChange.FAIL and self.schema_change is not SchemaChange.EVOLVE:
+            raise ConfigError(
+                f"capture {self.name!r}: incompatible-change {self.incompatible_change} needs schema-change-behavior: "
+                f"evolve, and it is {self.schema_change}",
+                key="incompatible-change",
+            )
         for column in self.text_columns:
             if column.count(".") < 2:
                 raise ConfigError(
                     f"capture {self.name!r}: text-columns {column!r:.200}, expected {self.schema_word}.table.column",
                     key="text-columns",
                 )
+            table = ".".join(column.split(".", 2)[:2])
+            if not any(table == pattern or re.fullmatch(pattern, table) for pattern in self.tables):
+                raise ConfigError(
+                    f"capture {self.name!r}: text-columns {column!r:.200} is of a table that no expression of "
+                    "tables matches",
+                    key="text-columns",
+                )
+        if self.ssl_root_cert is not None and self.ssl_mode in UNVERIFIED:
+            raise ConfigError(
+                f"capture {self.name!r}: ssl-root-cert is given, and ssl-mode {self.ssl_mode} verifies no certificate; "
+                "verify-full does, and verify-ca if the certificate has another host name",
+                key="ssl-mode",
+            )
         for key, value, least in (("chunk-size", self.chunk_size, 1), ("batch-rows", self.batch_rows, 1)):
             if value < least:
                 raise ConfigError(f"capture {self.name!r}: {key} {value}, expected at least {least}", key=key)

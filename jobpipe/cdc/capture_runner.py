@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,10 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from jobpipe.cdc.capture_health import SourceReports, source_report
-from jobpipe.cdc.capture_options import CaptureOptions, SchemaChange
+from jobpipe.cdc.capture_options import CaptureOptions, IncompatibleChange, SchemaChange
 from jobpipe.cdc.change_rows import ChangeRows
-from jobpipe.cdc.topic_schema import TopicSchema
+from jobpipe.cdc.session_tables import next_version
+from jobpipe.cdc.topic_schema import IncompatibleColumns, TopicSchema
 from jobpipe.cdc.topic_writer import TopicWriter
 from jobpipe.config import Config, load
 from jobpipe.errors import JobpipeError, LinkError, NotAuthorized, RegistryUnavailable, WaitTimeout
@@ -110,6 +111,7 @@ class CaptureRunner(ABC):
         self._rows = rows
         self._config = config
         self._writers: dict[str, TopicWriter] = {}
+        self._first_versions: dict[str, str] = {}  # of topics
         self._published = 0  # by writers that were closed
         self._stop = threading.Event()
         self._session: Session | None = None
@@ -167,7 +169,7 @@ class CaptureRunner(ABC):
             while not self._stop.is_set():
                 began, rows = time.monotonic(), self.status().rows
                 try:
-                    with contextlib.ExitStack() as stack:
+                    with contextlib.ExitStack() as stack, self._new_versions():
                         self._session = self._open_session(stack)
                         if begun is not None:
                             begun()
@@ -183,7 +185,7 @@ class CaptureRunner(ABC):
                     if time.monotonic() - began > STEADY_SECONDS or self.status().rows > rows:
                         pause = FIRST_PAUSE
                     log.warning("capture %s: %s; trying again in %g s", self._options.name, error, pause)
-                    self._drop_writers()  # what became of their last batch is not known
+                    self._begin_again()
                     self._stop.wait(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
         finally:
@@ -191,6 +193,25 @@ class CaptureRunner(ABC):
             reports.close()
             if self._timer is not None:
                 self._timer.cancel()
+
+    @contextlib.contextmanager
+    def _new_versions(self) -> Iterator[None]:
+        """Let a new version of a topic follow where the block ends since a column became another one."""
+        try:
+            yield
+        except IncompatibleColumns as error:
+            if self._options.incompatible_change is not IncompatibleChange.NEW_TOPIC:
+                raise
+            self._session = None
+            topic = str(error.fields["topic"])
+            newer = next_version(topic, self._first_versions[topic])
+            self._writers[topic].end(newer)
+            self._begin_again()
+            log.warning(
+                "capture %s: topic %s ends, as column %s has another type; its tables are read into topic %s, which "
+                "follows it",
+                *(self._options.name, topic, ", ".join(error.fields["columns"]), newer),
+            )
 
     def stop(self) -> None:
         """Let :meth:`run` return, after the batch that is being published. For any thread, or a signal's handler."""
@@ -241,16 +262,22 @@ class CaptureRunner(ABC):
         """Give all topics up. Idempotent."""
         self._drop_writers()
 
-    def _writer(self, topic: str) -> TopicWriter:
-        """Return the writer of a topic, opened once."""
+    def _writer(self, topic: str, first: str) -> TopicWriter:
+        """Return the writer of a topic, opened once.
+
+        Args:
+            first: the first version of the topic, to which the options give tables.
+        """
         if topic not in self._writers:
             options = self._options
+            needed = options.required_subscribers
+            self._first_versions[topic] = first
             opened = publisher(
                 topic,
                 name=options.name,
                 parallelism=1,  # so that all changes of a topic have one order
                 config=self._config,
-                required_subscribers=options.required_subscribers.get(topic, ()),
+                required_subscribers=needed.get(topic, needed.get(first, ())),
             )
             schema = TopicSchema(
                 topic,
@@ -259,7 +286,7 @@ class CaptureRunner(ABC):
                 [
                     column
                     for schema, table, column in (each.split(".", 2) for each in options.text_columns)
-                    if options.topic_of(schema, table) == topic
+                    if options.topic_of(schema, table) == first
                 ],
             )
             self._writers[topic] = TopicWriter(opened, self._rows, schema, self._stop.is_set)
@@ -278,6 +305,15 @@ class CaptureRunner(ABC):
             log.info("capture %s: topic %s may not be read by who publishes it", self._options.name, topic)
             return None
         return pa.ipc.read_schema(pa.py_buffer(arrow))
+
+    def _begin_again(self) -> None:
+        """Let what waits be read again; topics stay open, but those of which the last batch's end is not known."""
+        for topic, writer in list(self._writers.items()):
+            writer.drop()
+            if not writer.usable:
+                del self._writers[topic]
+                self._published += writer.published
+                writer.close()
 
     def _drop_writers(self) -> None:
         writers, self._writers = self._writers, {}

@@ -103,7 +103,7 @@ class TableCaptureOptions(PluginOptions):
     scan_startup_mode: Literal["initial", "latest-offset"] = Field(
         default="initial",
         description="What the first start publishes: initial = all rows, then the changes; latest-offset = the "
-        "changes alone.",
+        "changes alone. A table that comes later is read in both.",
     )
     format: Literal["envelope", "flat"] = Field(
         default="envelope",
@@ -114,6 +114,11 @@ class TableCaptureOptions(PluginOptions):
         default="evolve",
         description="When a table's columns change: evolve = so do the topic's; ignore = the topic keeps those that it "
         "had first; exception = the job fails.",
+    )
+    incompatible_change: Literal["fail", "new-topic"] = Field(
+        default="fail",
+        description="With evolve, when a column becomes another one: fail = the job fails; new-topic = its tables are "
+        "read into a new version of the topic, TOPIC.v2 and so on.",
     )
     text_columns: ColumnNames | None = Field(
         default=None, description="Columns that are published as the database's text, as schema.table.column."
@@ -129,7 +134,7 @@ class TableCaptureOptions(PluginOptions):
         default="prefer", description="As libpq's sslmode."
     )
     ssl_root_cert: Certificates | None = Field(
-        default=None, description="File with the CAs that ssl-mode verify-ca and verify-full trust."
+        default=None, description="File with the CAs that ssl-mode require, verify-ca and verify-full trust."
     )
     connect_timeout: Interval = Field(default=30.0, description="Timeout of a connection.")
 
@@ -165,7 +170,7 @@ class TableCaptureSource(CaptureSource):
 
     def _common(self, context: CaptureContext) -> dict[str, Any]:
         """Return the settings that all captures have."""
-        from jobpipe.cdc.capture_options import SchemaChange, Startup
+        from jobpipe.cdc.capture_options import IncompatibleChange, SchemaChange, Startup
         from jobpipe.cdc.change_rows import RowFormat
 
         given = self.options
@@ -179,6 +184,7 @@ class TableCaptureSource(CaptureSource):
             "format": RowFormat(given.format),
             "startup": Startup(given.scan_startup_mode),
             "schema_change": SchemaChange(given.schema_change_behavior),
+            "incompatible_change": IncompatibleChange(given.incompatible_change),
             "text_columns": given.text_columns or (),
             "chunk_size": given.chunk_size,
             "batch_rows": given.batch_rows,

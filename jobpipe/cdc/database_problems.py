@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobpipe.cdc.capture_options import CaptureOptions
+from jobpipe.cdc.changes import Table
 from jobpipe.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,4 +53,19 @@ def pattern_problems(patterns: Sequence[str], found: Sequence[str], schema_word:
     ]
     if not found and not missing:
         problems.append(Problem(f"no table matches {', '.join(patterns)}", "mend the expressions of tables"))
+    return problems
+
+
+def text_column_problems(options: CaptureOptions, tables: Sequence[Table]) -> list[Problem]:
+    """Return which columns are to be published as text, and are not there; of a table that is not there, warn."""
+    columns = {str(table): [column.name for column in table.columns] for table in tables}
+    problems = []
+    for each in options.text_columns:
+        schema, name, column = each.split(".", 2)
+        table = f"{schema}.{name}"
+        if table not in columns:
+            log.warning("capture %s: text-columns has %s, and there is no such table yet", options.name, each)
+        elif column not in columns[table]:
+            remedy = f"mend text-columns; {table} has {', '.join(columns[table])}"
+            problems.append(Problem(f"there is no column {each}", remedy))
     return problems

@@ -15,6 +15,10 @@ from jobpipe.errors import SchemaMismatch
 log = logging.getLogger(__name__)
 
 
+class IncompatibleColumns(SchemaMismatch):
+    """A column has become another one; nothing that has it was published."""
+
+
 class TopicSchema:
     """Looks at the rows of one topic before they are published.
 
@@ -45,7 +49,8 @@ class TopicSchema:
         may come and go. ``ignore``: with the columns that the topic had first.
 
         Raises:
-            SchemaMismatch: a column has become another one, or with ``ignore`` has values that do not fit; names it.
+            IncompatibleColumns: a column has become another one; names it.
+            SchemaMismatch: with ``ignore`` it has values that do not fit; names it.
         """
         if not self._asked:
             self._known, self._asked = self._newest(), True
@@ -59,16 +64,22 @@ class TopicSchema:
         self._known = pa.schema(_united(list(rows.schema), list(self._known)))
         return rows
 
+    def nothing(self) -> pa.Table | None:
+        """Return no rows, with columns that the topic has had; None if it has had none."""
+        known = self._last or self._known
+        return None if known is None else known.empty_table()
+
     def _require_fitting(self, new: pa.Schema, known: pa.Schema) -> None:
         narrower, wider = set(_columns_of(misfits(new, known))), set(_columns_of(misfits(known, new)))
         if changed := sorted(path for path in narrower & wider if _name_of(path) not in self._as_text):
             names = sorted({_name_of(path) for path in changed})
             old, now = _type_of(known, changed[0]), _type_of(new, changed[0])
-            raise SchemaMismatch(
+            raise IncompatibleColumns(
                 f"topic {self._topic!r}: column {', '.join(names)} has another type than before ({old}, now {now}), so "
                 "that no subscription could read both; nothing of it was published. Publish it as text (text-columns), "
-                "give the table another topic by route, or keep the columns that the topic has by "
-                "schema-change-behavior: ignore",
+                "give the table another topic by route, let a new version of the topic follow "
+                "(incompatible-change: new-topic), or keep the columns that the topic has by schema-change-behavior: "
+                "ignore",
                 topic=self._topic,
                 columns=names,
             )

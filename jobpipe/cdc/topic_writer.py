@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
@@ -13,8 +14,21 @@ from jobpipe.cdc.topic_schema import TopicSchema
 from jobpipe.errors import SpoolFull
 from jobpipe.operations.messages.source_messages import SourceReport
 from jobpipe.publishing.plain_publisher import PlainPublisher
+from jobpipe_registry.names import check_name
 
 log = logging.getLogger(__name__)
+_FOLLOWING = "next"  # in a note, which is JSON of the database's own
+
+
+def followed_by(note: bytes, topic: str) -> bytes:
+    """Return a note that says that another topic follows."""
+    return json.dumps(json.loads(note) | {_FOLLOWING: topic}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def following(note: bytes) -> str | None:
+    """Return the topic that follows by a note that was understood; None for none."""
+    name = json.loads(note).get(_FOLLOWING)
+    return None if name is None else check_name(name)
 
 
 class TopicWriter:
@@ -31,6 +45,7 @@ class TopicWriter:
         pending: changes that are not published.
         pending_bytes: about so many.
         published: rows since it was made.
+        usable: what became of the last batch is known.
     """
 
     def __init__(
@@ -39,6 +54,7 @@ class TopicWriter:
         self.pending: list[Change] = []
         self.pending_bytes = 0
         self.published = 0
+        self.usable = True
         self._publisher = publisher
         self.rows = rows
         self._schema = schema
@@ -87,9 +103,20 @@ class TopicWriter:
 
     def write(self, rows: pa.Table, note: bytes) -> None:
         """Publish rows that did not wait, as :meth:`seal`; nothing may wait."""
-        rows = self._schema.fitted(rows)
+        self._publish(self._schema.fitted(rows), note)
+
+    def end(self, following: str) -> None:
+        """Note that another topic follows this one from where its newest note is; what waits is dropped."""
+        note, nothing = self.last_note, self._schema.nothing()
+        assert note is not None  # noqa: S101 - a topic without rows has no columns
+        assert nothing is not None  # noqa: S101
+        self._publish(nothing, followed_by(note, following))
+        self.drop()
+
+    def _publish(self, rows: pa.Table, note: bytes) -> None:
         last = self._publisher.last_batch_id
         batch_id = 0 if last is None else last + 1
+        self.usable = False
         while True:
             try:
                 self.published += self._publisher.write(rows, batch_id=batch_id, note=note).rows
@@ -98,7 +125,12 @@ class TopicWriter:
                     raise
                 log.warning("%s; the capture waits", error)
             else:
-                return
+                break
+        self.usable = True
+
+    def drop(self) -> None:
+        """Let nothing wait; another session begins at the last note."""
+        self.pending, self.pending_bytes = [], 0
 
     def tell_source(self, report: SourceReport, seconds: float) -> None:
         """Tell the topic's coordinator how the database stands; for any thread. Raises JobpipeError."""

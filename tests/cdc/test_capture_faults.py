@@ -227,3 +227,23 @@ def test_two_topics_with_requests(decoded: Postgres, schema: str, config: Config
         rows = {topic: published(topic, 6, config) for topic in ("a", "b")}
     assert [row["after"]["id"] for row in rows["a"]] == [1, 2, 3] * 2
     assert [row["after"]["id"] for row in rows["b"]] == [101, 102, 103] * 2
+
+
+def test_topics_are_served_while_the_database_is_away(config: Config) -> None:
+    """What is published can be read, and how the database stood last is known; once it is back, the capture goes on."""
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real PostgreSQL needs {what}")
+    with Postgres(wal_level="logical") as server:
+        server.query("CREATE TABLE t (id int PRIMARY KEY)")
+        server.query("INSERT INTO t VALUES (1), (2)")
+        given = options(server, "public", ["t"], required_subscribers={"t": ("copy",)})
+        with running(given, config) as capture:
+            until(lambda: settled(capture) and capture.status().rows == 2, PATIENCE, "the rows")
+            writer = capture._writers["t"]
+            server.kill()
+            until(lambda: not capture.status().position, PATIENCE, "the end of the session")
+            assert [row["after"]["id"] for row in published("t", 2, config)] == [1, 2]
+            assert capture._writers["t"] is writer
+            server.start_again()
+            server.query("INSERT INTO t VALUES (3)")
+            assert [row["after"]["id"] for row in published("t", 3, config)] == [1, 2, 3]

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from jobpipe.cdc.capture_options import SchemaChange
+from jobpipe.cdc.capture_options import IncompatibleChange, SchemaChange
 from jobpipe.config import Config
 from jobpipe.errors import SchemaMismatch
 from tests.bus.kit import until
-from tests.cdc.capturing import PATIENCE, failures, options, published, routes, running, settled
+from tests.cdc.capturing import (
+    PATIENCE,
+    Copy,
+    Follower,
+    failures,
+    options,
+    published,
+    routes,
+    rows_of,
+    running,
+    settled,
+)
 from tests.databases.postgres import Postgres
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
@@ -112,3 +123,52 @@ def test_a_column_that_becomes_another_one(decoded: Postgres, schema: str, confi
     with running(as_text, config):
         rows = published("t", 2, config)
     assert [row["after"] for row in rows] == [{"id": 1, "a": "1"}, {"id": 2, "a": "2"}]
+
+
+@pytest.mark.slow
+def test_new_versions_of_a_topic(decoded: Postgres, schema: str, config: Config) -> None:
+    """Each has the whole table, and follows it, also after restarts; older ones stay, with what they have."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)")
+    query(f"INSERT INTO {table} SELECT g, g FROM generate_series(1, 50) g")
+    query(f"CREATE TABLE {schema}.other (id int PRIMARY KEY)")
+    given = options(
+        decoded,
+        schema,
+        ["t", "other"],
+        incompatible_change=IncompatibleChange.NEW_TOPIC,
+        required_subscribers={"t": ("copy", "again")},
+        chunk_size=20,
+    )
+    copies = [Copy("id") for _ in range(3)]
+    followers = []
+    with running(given, config) as capture:
+        followers.append(Follower("t", copies[0], config))
+        followers[0].until(lambda: len(copies[0].rows) == 50, "the first version")
+        query(f"ALTER TABLE {table} ALTER a TYPE int USING a::int")
+        query(f"UPDATE {table} SET a = a + 1 WHERE id < 10")
+        query(f"INSERT INTO {schema}.other VALUES (1)")
+        until(lambda: "t.v2" in capture._writers, PATIENCE, "the second version")
+        followers.append(Follower("t.v2", copies[1], config))
+        followers[1].until(lambda: len(copies[1].rows) == 50, "the second version")
+        query(f"DELETE FROM {table} WHERE id = 50")
+        followers[1].until(lambda: copies[1].rows == rows_of(decoded, table, "id"), "changes")
+        assert [row["after"] for row in published("other", 1, config)] == [{"id": 1}]
+    query(f"UPDATE {table} SET a = a + 1 WHERE id > 40")
+    with running(given, config):
+        followers[1].until(lambda: copies[1].rows == rows_of(decoded, table, "id"), "changes while it was stopped")
+        assert [row["after"]["a"] for row in published("t", 50, config)] == [str(each) for each in range(1, 51)]
+    query(f"ALTER TABLE {table} ALTER a TYPE text")
+    query(f"UPDATE {table} SET a = a || 'x' WHERE id = 1")
+    with running(given, config) as capture:
+        until(lambda: "t.v3" in capture._writers, PATIENCE, "the third version")
+        followers.append(Follower("t.v3", copies[2], config))
+        query(f"INSERT INTO {table} VALUES (77, 'new')")
+        followers[2].until(lambda: copies[2].rows == rows_of(decoded, table, "id"), "the third version")
+    with running(given, config):
+        query(f"DELETE FROM {table} WHERE id = 77")
+        followers[2].until(lambda: copies[2].rows == rows_of(decoded, table, "id"), "changes after a restart")
+    for follower in followers:
+        follower.close()
+    assert all(type(row["a"]) is int for row in copies[1].rows.values())
+    assert all(copy.again == 0 for copy in copies)

@@ -5,6 +5,7 @@ As root it is run as a user without rights. It ends with the process that starte
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -13,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -92,6 +93,16 @@ class DatabaseServer(ABC):
         assert self._server is not None
         self._server.kill()
         self._server.wait(END_SECONDS)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let it answer nothing, as a server whose disk hangs."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._server.send_signal(signal.SIGCONT)
 
     def start_again(self) -> None:
         """Start it on the same port, once what was left of the last one is gone."""

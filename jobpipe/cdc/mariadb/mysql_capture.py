@@ -17,7 +17,7 @@ from jobpipe.cdc.change_rows import ChangeRows, Origin
 from jobpipe.cdc.changes import Change
 from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
 from jobpipe.cdc.mariadb.mysql_session import MysqlSession
-from jobpipe.cdc.mariadb.mysql_start import MysqlParts
+from jobpipe.cdc.session_tables import KnownTables, SessionParts
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 
@@ -43,16 +43,15 @@ class MysqlCapture(CaptureRunner):
         super().__init__(options, ChangeRows(options.format, None, ORIGIN), config)
         self.options = options
         self._database = options.database_api()
-        self._known: set[str] = set()  # tables
-        self._left_out: set[str] = set()
+        self._tables = KnownTables[str](options.name)
 
     def _open_session(self, stack: contextlib.ExitStack) -> MysqlSession:
-        parts = MysqlParts(self.options, self._database, self._writer, self._stop.is_set, self._known, self._left_out)
+        parts = SessionParts(self.options, self._database, self._writer, self._stop.is_set, self._tables)
         return MysqlSession(parts, stack)
 
     @property
     def _has_begun(self) -> bool:
-        return bool(self._known)
+        return bool(self._tables.known)
 
     def _refuses(self, error: JobpipeError) -> bool:
         """Tell whether a server that runs has refused a connection."""

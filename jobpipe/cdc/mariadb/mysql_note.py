@@ -21,10 +21,15 @@ Key = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Place:
-    """A place in the log of a server, between two transactions: by file, and by what was executed before it."""
+    """A place in the log of a server, between two transactions: by file, and by what was executed before it.
+
+    Attributes:
+        made: when the server made the file, in seconds since 1970; 0: not known.
+    """
 
     position: Position
     gtids: GtidState
+    made: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,11 @@ class BinlogNote:
     reading: ReadUpTo | None = None
     again: tuple[str, ...] = ()
 
+    @property
+    def named(self) -> set[str]:
+        """All tables of which something is published."""
+        return {*self.tables, *self.again, *(() if self.reading is None else (self.reading.table,))}
+
     def to_bytes(self) -> bytes:
         """Return it as JSON."""
         value: dict[str, Any] = {
@@ -81,6 +91,7 @@ class BinlogNote:
             "server": self.server,
             "file": self.at.position.file,
             "pos": self.at.position.offset,
+            "made": self.at.made,
             "gtid": self.at.gtids.text,
             "tables": self.tables,
         }
@@ -110,7 +121,7 @@ class BinlogNote:
             return cls(
                 mariadb=mariadb,
                 server=str(value["server"]),
-                at=Place(position, GtidState.of(str(value["gtid"]), mariadb)),
+                at=Place(position, GtidState.of(str(value["gtid"]), mariadb), _count(value.get("made", 0))),
                 open=None if opened is None else _open(opened),
                 tables={str(name): str(print_) for name, print_ in value["tables"].items()},
                 reading=None if reading is None else ReadUpTo(str(reading[0]), _key(reading[1]), str(reading[2])),

@@ -20,7 +20,7 @@ from jobpipe.cdc.mariadb.binlog.row_images import BinlogTable
 from jobpipe.cdc.mariadb.chunk_reading import ChunkReading
 from jobpipe.cdc.mariadb.log_errors import translated
 from jobpipe.cdc.mariadb.log_statements import Effect, TableEffect, effects_of
-from jobpipe.cdc.mariadb.mysql_start import MysqlParts, MysqlStart
+from jobpipe.cdc.mariadb.mysql_start import MysqlParts, MysqlStart, find_tables
 from jobpipe.cdc.mariadb.mysql_state import CapturedTable
 from jobpipe.cdc.mariadb.note_sealing import NoteSealer
 from jobpipe.cdc.mariadb.server.server_catalog import fingerprint
@@ -33,6 +33,7 @@ READ_SECONDS = 0.01  # for an event, while something is to be read
 PUMP_SECONDS = 0.25  # for which events are taken that are there already
 OPEN_SECONDS = 0.5  # after which changes are published while more are coming
 LAG_SECONDS = 1.0  # between two questions how far the log goes
+HANGING_SECONDS = 5.0  # without an answer, after which the server's log may have more
 LEAVE_SECONDS = 5.0  # for the answer to a question, once a stop was asked for
 BATCH_BYTES = 16 * 1024 * 1024
 _AGAIN = "To go on, start the capture under another name: it reads all tables again"
@@ -51,7 +52,7 @@ class MysqlSession:
         wake, self._wake_writer = os.pipe()
         stack.callback(os.close, wake)
         stack.callback(os.close, self._wake_writer)
-        self._start = start = MysqlStart(parts, stack)
+        self._start = start = MysqlStart(parts, stack, wake)
         self._leaving = threading.Timer(LEAVE_SECONDS, start.cut)  # the server may answer no longer
         self._leaving.daemon = True
         stack.callback(self._leaving.cancel)
@@ -67,7 +68,8 @@ class MysqlSession:
         self._marks: dict[str, int] = {}  # changes of each topic that waited before it
         self._savepoints: dict[str, tuple[int, dict[str, int]]] = {}  # of it, the same two by name
         self._found_more = False
-        self._heartbeat = self._lag_at = time.monotonic()
+        self._heartbeat = time.monotonic()
+        self._lag_at = self._answered_at = float("-inf")  # when the server was asked how far its log goes, and told it
         self._behind_bytes = 0
         self._stream = stack.enter_context(
             BinlogStream(
@@ -98,7 +100,8 @@ class MysqlSession:
         waits = self._waits
         if not waits:
             self._state.freshness.publish()
-        return self._state.freshness.seconds(waits=waits or self._behind_bytes > 0)
+        hangs = time.monotonic() - self._answered_at > HANGING_SECONDS  # what the log has meanwhile is not known
+        return self._state.freshness.seconds(waits=waits or self._behind_bytes > 0 or hangs)
 
     @property
     def _waits(self) -> bool:
@@ -191,6 +194,7 @@ class MysqlSession:
         elif isinstance(event, End):
             self._take_end(event)
         elif isinstance(event, Idle):
+            state.note_file(*self._stream.file_made)
             if self._begun is None and self._is_placed(event.at):
                 state.reach(event.at)
                 self._reading.settle()
@@ -387,6 +391,7 @@ class MysqlSession:
         if now - self._lag_at >= LAG_SECONDS:
             self._lag_at, asked_at = now, time.time()
             head = self._start.log.head()
+            self._answered_at = time.monotonic()
             if head is not None:
                 self._behind_bytes = self._start.log.bytes_between(self._state.at.position, head.position)
                 if not self._behind_bytes and not self._waits:
@@ -395,8 +400,8 @@ class MysqlSession:
             return
         self._heartbeat = now
         self._sealer.seal_late()
-        found = self._parts.find_tables(self._start.catalog)
-        self._found_more = any((each.found.schema, each.found.name) not in self._state.tables for each in found)
+        found = find_tables(self._parts, self._start.catalog)
+        self._found_more = any((each.schema, each.name) not in self._state.tables for each in found)
 
 
 def _size(values: Values | None) -> int:

@@ -5,21 +5,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jobpipe.cdc.capture_options import SchemaChange, Startup
+from jobpipe.cdc.capture_options import Startup
+from jobpipe.cdc.changes import Table
 from jobpipe.cdc.database_problems import Problem
+from jobpipe.cdc.mariadb.binlog.binlog_position import Position
+from jobpipe.cdc.mariadb.binlog.binlog_stream import FIRST_EVENT, BinlogStream
 from jobpipe.cdc.mariadb.mysql_note import BinlogNote
 from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
 from jobpipe.cdc.mariadb.mysql_state import CapturedTable, LogState, TopicState
 from jobpipe.cdc.mariadb.note_sealing import NoteSealer
-from jobpipe.cdc.mariadb.server.server_catalog import ReadableTable, ServerCatalog, fingerprint
+from jobpipe.cdc.mariadb.server.server_catalog import FoundTable, ReadableTable, ServerCatalog, fingerprint
 from jobpipe.cdc.mariadb.server.server_checks import CheckedTable, require, table_problems
 from jobpipe.cdc.mariadb.server.server_log import ServerLog
-from jobpipe.cdc.topic_writer import TopicWriter
-from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.cdc.session_tables import (
+    OpenedTopic,
+    SessionParts,
+    open_topic,
+    require_equal_columns,
+    require_known_columns,
+    require_short_notes,
+    topic_problems,
+    topics_of,
+)
+from jobpipe.errors import DataLoss
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
 
 if TYPE_CHECKING:
@@ -28,59 +42,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 300.0  # for the server to answer a question
+FILE_SECONDS = 1.0  # between two looks for a stop, while it is asked for a file
 MAX_NOTE_OF_TABLES = 2560  # bytes; the rest of a note is for a key, and for GTIDs
 
 
-@dataclass(frozen=True)
-class MysqlParts:
-    """What a session is made of.
+MysqlParts: TypeAlias = SessionParts[MysqlOptions, MySqlDatabase, str]
+"""Tables are known by their names, database.table."""
 
-    Attributes:
-        writer: returns the writer of a topic, opened once.
-        stopped: tells whether the capture is to end.
-        known: the tables that sessions before this one have captured. Tables that have come since are left out if they
-            cannot be captured; before the first session that is an error.
-        left_out: those.
-    """
 
-    options: MysqlOptions
-    database: MySqlDatabase
-    writer: Callable[[str], TopicWriter]
-    stopped: Callable[[], bool]
-    known: set[str]
-    left_out: set[str]
+def find_tables(parts: MysqlParts, catalog: ServerCatalog) -> list[FoundTable]:
+    """Return the tables that are captured: all that match, but those that are left out."""
+    found: list[FoundTable] = []
+    known = parts.tables.known
+    for each in sorted(catalog.tables(parts.options.tables), key=lambda table: str(table) not in known):
+        if parts.tables.takes(str(each), partial(_problems, parts.options, catalog, each, found)):
+            found.append(each)
+    return found
 
-    def find_tables(self, catalog: ServerCatalog) -> list[CheckedTable]:
-        """Return the tables that are captured."""
-        found: list[CheckedTable] = []
-        for each in catalog.tables(self.options.tables):
-            table = CheckedTable(each, catalog.readable(each.schema, each.name))
-            known = not self.known or str(each) in self.known
-            problems = (
-                [] if known else [*table_problems(table, self.options.allow_cascades), *self._misfits(table, found)]
-            )
-            if not problems:
-                found.append(table)
-            elif str(each) not in self.left_out:
-                self.left_out.add(str(each))
-                for problem in problems:
-                    log.warning("capture %s: %s: %s; it is left out", self.options.name, problem.what, problem.remedy)
-        return found
 
-    def _misfits(self, new: CheckedTable, others: Sequence[CheckedTable]) -> list[Problem]:
-        """Return why a table that has come since fits no topic."""
-        found, readable = new.found, new.readable
-        try:
-            topic = self.options.topic_of(found.schema, found.name)
-        except ConfigError as error:
-            return [Problem(f"table {found} has no topic", error.message)]
-        for other in others:
-            if self.options.topic_of(other.found.schema, other.found.name) != topic:
-                continue
-            if readable and other.readable and not readable.table.has_columns_of(other.readable.table):
-                remedy = f"give it another topic than {topic} by route"
-                return [Problem(f"table {found} has other columns than {other.found}", remedy)]
-        return []
+def _problems(
+    options: MysqlOptions, catalog: ServerCatalog, new: FoundTable, others: Sequence[FoundTable]
+) -> list[Problem]:
+    """Return why a table cannot be captured."""
+
+    def table_of(each: FoundTable) -> Table | None:
+        readable = catalog.readable(each.schema, each.name)
+        return None if readable is None else readable.table
+
+    checked = CheckedTable(new, catalog.readable(new.schema, new.name))
+    problems = table_problems(checked, options.allow_cascades)
+    if problems or checked.readable is None:
+        return problems
+    return topic_problems(options, checked.readable.table, others, table_of)
 
 
 class MysqlStart:
@@ -90,10 +83,12 @@ class MysqlStart:
         control: a connection for questions; ``reading`` one whose transactions read tables; ``stream`` one for the log.
     """
 
-    def __init__(self, parts: MysqlParts, stack: contextlib.ExitStack) -> None:
+    def __init__(self, parts: MysqlParts, stack: contextlib.ExitStack, wake: int) -> None:
         self._parts = parts
+        self._wake = wake
         self._options = parts.options
         self._stack = stack
+        self._to_note: set[str] = set()  # topics
         self.control, self.reading = self._connect(), self._connect()
         for connection in (self.control, self.reading):  # dates that are zero compare, too
             execute(connection, "SET SESSION sql_mode = 'ANSI_QUOTES,ALLOW_INVALID_DATES'")
@@ -101,9 +96,11 @@ class MysqlStart:
         execute(self.reading, "SET SESSION lock_wait_timeout = 1")
         self.log = ServerLog(self.control)
         self.catalog = ServerCatalog(self.control, self._options.text_columns)
-        self._found = parts.find_tables(self.catalog)
-        patterns = () if parts.known else self._options.tables  # later a table may be gone
-        require(self.control, self.log, self._options, patterns, self._found)
+        first = not parts.tables.known  # later a table may be gone
+        self._found = [
+            CheckedTable(each, self.catalog.readable(each.schema, each.name)) for each in self._find_tables()
+        ]
+        require(self.control, self.log, self._options, self._found, first=first)
         self.stream = self._connect()
         self.state = LogState(self._options, self.log.mariadb, self.log.server, self.log.now())
 
@@ -118,29 +115,85 @@ class MysqlStart:
         """
         state = self.state
         notes = self._open_topics()
-        self._require_short_notes()
+        sizes = {
+            name: (
+                len(topic.tables),
+                sum(len(table.name.encode()) + len(table.print) + 6 for table in topic.tables)
+                + sum(len(absent.encode()) + 3 for absent in topic.absent),
+            )
+            for name, topic in state.topics.items()
+        }
+        require_short_notes(self._options.name, sizes, MAX_NOTE_OF_TABLES)
         same = True
         if notes:
             same = self.log.is_same(notes)
             state.at = self.log.require_continuous(self._options.name, notes)
+            self._require_same_files(notes)
+        elif (made := self._file_made(state.at.position.file)) is not None:
+            state.note_file(state.at.position.file, made)
+            state.at = replace(state.at, made=made)
         by_position = state.mariadb and same
         state.placed = by_position
         for topic in state.topics.values():
             topic.replaying, topic.same_server = topic.at is not None, by_position
             topic.reach(state.at)
-        for topic in state.topics.values():
-            if any(table.wanted and table.name not in self._parts.known for table in topic.tables):
-                sealer.seal(topic)  # a restart must know that they are read
+        for name in self._to_note:
+            sealer.seal(state.topics[name])  # a restart must know that its tables are read
         sealer.seal_late()
-        self._parts.known.update(table.name for table in state.tables.values())
+        self._parts.tables.known.update(table.name for table in state.tables.values())
         return by_position
+
+    def _require_same_files(self, notes: Sequence[BinlogNote]) -> None:
+        """See that the files of the server's log are those that the notes name, not others of the same names and sizes.
+
+        Raises:
+            DataLoss: one was made at another time.
+        """
+        noted = {note.at.position.file: note.at for note in notes if note.server == self.log.server and note.at.made}
+        for file, at in noted.items():
+            made = self._file_made(file)
+            if made is None:
+                continue
+            if made != at.made:
+                then, now = (time.strftime("%F %T UTC", time.gmtime(each)) for each in (at.made, made))
+                raise DataLoss(
+                    f"capture {self._options.name!r}: changes up to {at.position} are published, of a file that was "
+                    f"made at {then}, and the server's {file} was made at {now}: an older copy of the server was "
+                    "restored, or its log was reset. To read all tables again, start the capture under another name",
+                    reason="restored",
+                    position=str(at.position),
+                )
+            self.state.note_file(file, made)
+
+    def _file_made(self, file: str) -> int | None:
+        """Return when the server made a file of its log; None if it has none of that name, or a stop was asked for.
+
+        No statement tells it: a stream that begins with the file does.
+        """
+        if file not in self.log.files():
+            return None
+        with contextlib.ExitStack() as stack:
+            name = f"jobpipe cdc {self._options.name}"
+            stream = stack.enter_context(
+                BinlogStream(
+                    stack.enter_context(self._parts.database.connection(name, answer=ANSWER_SECONDS)),
+                    self.control,
+                    start=Position(file, FIRST_EVENT),
+                    server_id=self._options.replica_id,
+                    mariadb=self.log.mariadb,
+                    wanted=lambda database, table: False,
+                    kinds_of=lambda database, table: {},
+                    wake=self._wake,
+                )
+            )
+            while stream.file_made[0] != file and not self._parts.stopped():
+                stream.read(FILE_SECONDS)
+            named, made = stream.file_made
+        return made if named == file else None
 
     def _connect(self) -> Connection:
         name = f"jobpipe cdc {self._options.name}"
-        connection: Any = self._stack.enter_context(self._parts.database.connection(name))
-        connection._read_timeout = connection._write_timeout = ANSWER_SECONDS
-        found: Connection = connection
-        return found
+        return self._stack.enter_context(self._parts.database.connection(name, answer=ANSWER_SECONDS))
 
     def cut(self) -> None:
         """End questions that the server does not answer. For any thread."""
@@ -149,36 +202,61 @@ class MysqlStart:
             with contextlib.suppress(OSError, TypeError):  # it is closed
                 socket.socket.shutdown(raw._sock, socket.SHUT_RDWR)
 
+    def _find_tables(self) -> list[FoundTable]:
+        """Return the tables that are captured; what another process has begun goes on without new ones that cannot be.
+
+        One that the options name must be captured.
+        """
+        parts, options, catalog = self._parts, self._options, self.catalog
+        found = find_tables(parts, catalog)
+        if parts.tables.known:
+            return found
+        unfit = [
+            each
+            for place, each in enumerate(found)
+            if _problems(options, catalog, each, found[:place]) and str(each) not in options.tables
+        ]
+        if not unfit or not (noted := self._noted_tables(found)):
+            return found
+        parts.tables.known.update(noted, (str(each) for each in found if str(each) in options.tables))
+        return find_tables(parts, catalog)
+
+    def _noted_tables(self, found: Sequence[FoundTable]) -> set[str]:
+        """Return the tables that the notes of the topics name."""
+        noted: set[str] = set()
+        for topic in topics_of(self._options, found):
+            for note in open_topic(self._parts, topic, BinlogNote.from_bytes).notes:
+                noted |= note.named
+        return noted
+
     def _open_topics(self) -> list[BinlogNote]:
         """Open the topics of all tables, take over what their notes say, and return the notes."""
-        topics = self.state.topics
-        notes: dict[str, BinlogNote] = {}
+        options, topics = self._options, self.state.topics
+        opened: dict[str, OpenedTopic[BinlogNote]] = {}
+        for name in sorted({options.topic_of(each.found.schema, each.found.name) for each in self._found}):
+            opened[name] = newest = open_topic(self._parts, name, BinlogNote.from_bytes)
+            if newest.writer.topic in topics:  # a route leads to a version of another topic
+                continue
+            topics[newest.writer.topic] = topic = TopicState(newest.writer)
+            if (note := newest.note) is not None:
+                topic.at, topic.open = note.at, note.open
+                topic.absent = tuple(sorted(note.named - {str(each.found) for each in self._found}))
+        notes = [note for newest in opened.values() for note in newest.notes]
         for each in self._found:
-            name = self._options.topic_of(each.found.schema, each.found.name)
-            if name not in topics:
-                topics[name] = topic = TopicState(self._parts.writer(name))
-                if (text := topic.writer.last_note) is not None:
-                    notes[name] = note = BinlogNote.from_bytes(text, name)
-                    topic.at, topic.open = note.at, note.open
-                    topic.absent = self._absent(note)
             assert each.readable is not None  # noqa: S101 - it was checked
-            self._add_table(each, each.readable, topics[name], notes.get(name))
-        self._require_equal_columns()
-        return list(notes.values())
-
-    def _absent(self, note: BinlogNote) -> tuple[str, ...]:
-        """Return the tables of a note that are gone."""
-        named = {*note.tables, *note.again, *(() if note.reading is None else (note.reading.table,))}
-        return tuple(sorted(named - {str(each.found) for each in self._found}))
+            newest = opened[options.topic_of(each.found.schema, each.found.name)]
+            self._add_table(each.found, each.readable, topics[newest.writer.topic], newest.note, begun=bool(notes))
+        for name, topic in topics.items():
+            require_equal_columns(options.name, name, [table.table for table in topic.tables])
+        return notes
 
     def _add_table(
-        self, checked: CheckedTable, readable: ReadableTable, topic: TopicState, note: BinlogNote | None
+        self, found: FoundTable, readable: ReadableTable, topic: TopicState, note: BinlogNote | None, *, begun: bool
     ) -> None:
-        found = checked.found
         table = CapturedTable(found, readable, topic, readable.table, fingerprint(readable.table))
         if note is not None and (known := note.tables.get(table.name)) is not None:
             table.done, table.print = True, known
-            self._require_known_columns(table, known)
+            require_known_columns(self._options, table.name, fingerprint(readable.table), known)
         elif note is not None and note.reading is not None and note.reading.table == table.name:
             table.bound = note.reading.key
             table.wanted = True
@@ -187,40 +265,9 @@ class MysqlStart:
         elif note is not None and table.name in note.again:
             table.wanted = table.take_back = True
         elif self._options.startup is Startup.LATEST:
-            table.wanted = bool(self._parts.known) and table.name not in self._parts.known  # it has come since
-            table.done = not table.wanted
+            table.done = not begun  # of one that has come since, changes came before it was found
+            table.wanted = begun
+            if begun:
+                self._to_note.add(topic.writer.topic)
         topic.tables.append(table)
         self.state.tables[found.schema, found.name] = table
-
-    def _require_known_columns(self, table: CapturedTable, known: str) -> None:
-        now = fingerprint(table.readable.table)
-        if self._options.schema_change is SchemaChange.EXCEPTION and now != known:
-            raise SchemaMismatch(
-                f"table {table.name} has other columns than when it was captured last, and schema-change-behavior is "
-                "exception. Allow it by evolve",
-                table=table.name,
-            )
-
-    def _require_equal_columns(self) -> None:
-        for topic in self.state.topics.values():
-            first = topic.tables[0].table
-            for other in topic.tables[1:]:
-                if not first.has_columns_of(other.table):
-                    raise ConfigError(
-                        f"capture {self._options.name!r}: tables {first} and {other.name} go to topic "
-                        f"{topic.writer.topic}, and have different columns; give each a topic of its own by route",
-                        key="route",
-                        topic=topic.writer.topic,
-                    )
-
-    def _require_short_notes(self) -> None:
-        for topic in self.state.topics.values():
-            size = sum(len(table.name.encode()) + len(table.print) + 6 for table in topic.tables)
-            size += sum(len(name.encode()) + 3 for name in topic.absent)
-            if size > MAX_NOTE_OF_TABLES:
-                raise ConfigError(
-                    f"capture {self._options.name!r}: topic {topic.writer.topic} would have {len(topic.tables)} "
-                    "tables, more than the note of a batch can name. Give some of them another topic by route",
-                    key="route",
-                    topic=topic.writer.topic,
-                )

@@ -6,16 +6,18 @@ import logging
 from dataclasses import dataclass, field
 
 from jobpipe.cdc.capture_health import Freshness
-from jobpipe.cdc.capture_options import SchemaChange
 from jobpipe.cdc.changes import Table
 from jobpipe.cdc.mariadb.binlog.binlog_position import GtidState, Position
 from jobpipe.cdc.mariadb.mysql_note import Key, OpenTransaction, Place
 from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
 from jobpipe.cdc.mariadb.server.server_catalog import FoundTable, ReadableTable, fingerprint
+from jobpipe.cdc.session_tables import columns_error
 from jobpipe.cdc.topic_writer import TopicWriter
-from jobpipe.errors import DataLoss, SchemaMismatch
+from jobpipe.errors import DataLoss
 
 log = logging.getLogger(__name__)
+
+KNOWN_FILES = 16
 
 
 @dataclass
@@ -149,6 +151,7 @@ class LogState:
         placed: the file and offset of ``at`` are a place in this server's log; else its GTIDs alone count.
         begun: the GTID of the transaction that is coming; None between two.
         freshness: up to when its changes are published.
+        files_made: when the server made files of its log, the newest ones, in seconds since 1970.
     """
 
     options: MysqlOptions
@@ -160,6 +163,7 @@ class LogState:
     placed: bool = True
     begun: str | None = None
     freshness: Freshness = field(default_factory=Freshness)
+    files_made: dict[str, int] = field(default_factory=dict)
 
     def note_columns(self, captured: CapturedTable, table: Table) -> None:
         """Note that a table has other columns from here on in the log.
@@ -167,17 +171,17 @@ class LogState:
         Raises:
             SchemaMismatch: it may not.
         """
-        if self.options.schema_change is SchemaChange.EXCEPTION:
-            before, after = ({c.name: c.declared for c in each.columns} for each in (captured.table, table))
-            changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-            raise SchemaMismatch(
-                f"table {table}: its columns have changed ({', '.join(changed) or 'the key'}), and "
-                "schema-change-behavior is exception. Allow it by evolve",
-                table=str(table),
-                columns=changed,
-            )
+        if (error := columns_error(self.options, captured.table, table)) is not None:
+            raise error
         log.info("capture %s: table %s has other columns from here on", self.options.name, table)
         captured.table, captured.print = table, fingerprint(table)
+
+    def note_file(self, file: str, made: int) -> None:
+        """Note when the server made a file of its log."""
+        if self.files_made.get(file) != made:
+            self.files_made[file] = made
+            if len(self.files_made) > KNOWN_FILES:
+                del self.files_made[next(iter(self.files_made))]
 
     @property
     def is_replaying(self) -> bool:
@@ -187,6 +191,6 @@ class LogState:
     def reach(self, position: Position, gtid: str | None = None) -> None:
         """Note that the log has come to a place between two transactions; with ``gtid`` one of them has ended."""
         gtids = self.at.gtids if gtid is None else self.at.gtids.adding(gtid)
-        self.at = Place(position, gtids)
+        self.at = Place(position, gtids, self.files_made.get(position.file, 0))
         for topic in self.topics.values():
             topic.reach(self.at)

@@ -23,13 +23,12 @@ import os
 import time
 
 from jobpipe.cdc.capture_health import Freshness
-from jobpipe.cdc.capture_options import SchemaChange
 from jobpipe.cdc.changes import UNCHANGED, Change, Operation, Table, Values
 from jobpipe.cdc.postgresql.change_filter import ChangeFilter
 from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable, fingerprint
 from jobpipe.cdc.postgresql.database.slot_meter import LogMeasure
 from jobpipe.cdc.postgresql.reading_again import RangeReading
-from jobpipe.cdc.postgresql.session_start import SessionParts, SessionStart
+from jobpipe.cdc.postgresql.session_start import PostgresParts, SessionStart, find_tables
 from jobpipe.cdc.postgresql.stream.pgoutput import (
     HEADER,
     Begin,
@@ -44,7 +43,8 @@ from jobpipe.cdc.postgresql.stream.pgoutput import (
 from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.cdc.postgresql.table_reading import TableReading
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
-from jobpipe.errors import LinkBroken, SchemaMismatch
+from jobpipe.cdc.session_tables import columns_error
+from jobpipe.errors import LinkBroken
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class CaptureSession:
         ConfigError, DataLoss, SchemaMismatch, LinkError: see :meth:`.CaptureRunner.run`.
     """
 
-    def __init__(self, parts: SessionParts, stack: contextlib.ExitStack) -> None:
+    def __init__(self, parts: PostgresParts, stack: contextlib.ExitStack) -> None:
         self._parts = parts
         self._options = parts.options
         wake, self._wake_writer = os.pipe()
@@ -245,15 +245,8 @@ class CaptureSession:
         captured = self._state.tables.get(relation.oid)
         if captured is None or (now := fingerprint(table)) == captured.print:
             return
-        if self._options.schema_change is SchemaChange.EXCEPTION:
-            before, after = ({c.name: c.declared for c in t.columns} for t in (captured.readable.table, table))
-            changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-            raise SchemaMismatch(
-                f"table {table}: its columns have changed ({', '.join(changed) or 'the key'}), and "
-                "schema-change-behavior is exception. Allow it by evolve",
-                table=str(table),
-                columns=changed,
-            )
+        if (error := columns_error(self._options, captured.readable.table, table)) is not None:
+            raise error
         log.info("capture %s: table %s has other columns from here on", self._options.name, table)
         captured.print = now
         if (found := self._state.catalog.table(relation.oid)) is not None:
@@ -305,7 +298,7 @@ class CaptureSession:
         self._heartbeat = now
         self._sealer.seal_behind()
         self._sealer.confirm()
-        found = self._parts.find_tables(state.catalog, state.control)
+        found = find_tables(self._parts, state.catalog, state.control)
         published = state.catalog.published(self._options.publication) or set()
         self._found_more = any(each.number not in state.tables or each.number not in published for each in found)
 

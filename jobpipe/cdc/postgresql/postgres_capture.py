@@ -20,7 +20,7 @@ from jobpipe.cdc.postgresql.capture_session import CaptureSession
 from jobpipe.cdc.postgresql.database.slot_meter import SlotMeter
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.reading_again import request
-from jobpipe.cdc.postgresql.session_start import SessionParts
+from jobpipe.cdc.session_tables import KnownTables, SessionParts
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 
@@ -43,8 +43,7 @@ class PostgresCapture(CaptureRunner):
         super().__init__(options, ChangeRows(options.format, options.database, ORIGIN), config)
         self.options = options
         self._database = options.database_api()
-        self._known: set[int] = set()  # tables
-        self._left_out: set[int] = set()
+        self._tables = KnownTables[int](options.name)
         self._meter = SlotMeter(self._database, options.slot, options.name)
 
     def read_again(self, table: str, after: Sequence[str] | None = None, through: Sequence[str] | None = None) -> None:
@@ -65,7 +64,7 @@ class PostgresCapture(CaptureRunner):
         request(self.options, table, *bounds)
 
     def _open_session(self, stack: contextlib.ExitStack) -> CaptureSession:
-        parts = SessionParts(self.options, self._database, self._writer, self._stop.is_set, self._known, self._left_out)
+        parts = SessionParts(self.options, self._database, self._writer, self._stop.is_set, self._tables)
         return CaptureSession(parts, stack)
 
     def _measure(self) -> None:
@@ -78,7 +77,7 @@ class PostgresCapture(CaptureRunner):
 
     @property
     def _has_begun(self) -> bool:
-        return bool(self._known)
+        return bool(self._tables.known)
 
     def _refuses(self, error: JobpipeError) -> bool:
         """Tell whether a server that runs has refused a connection; libpq has no code for it."""

@@ -6,11 +6,11 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from jobpipe.cdc.capture_options import SchemaChange, Startup
+from jobpipe.cdc.capture_options import Startup
 from jobpipe.cdc.database_problems import Problem
 from jobpipe.cdc.postgresql.capture_state import CapturedTable, CaptureState, TopicState, seen_now
 from jobpipe.cdc.postgresql.database.column_types import SETTINGS
@@ -26,8 +26,17 @@ from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_co
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
-from jobpipe.cdc.topic_writer import TopicWriter
-from jobpipe.errors import ConfigError, SchemaMismatch
+from jobpipe.cdc.session_tables import (
+    OpenedTopic,
+    SessionParts,
+    open_topic,
+    require_equal_columns,
+    require_known_columns,
+    require_short_notes,
+    topic_problems,
+    topics_of,
+)
+from jobpipe.errors import ConfigError
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
 
 if TYPE_CHECKING:
@@ -46,54 +55,31 @@ CANCEL_SECONDS = 0.2
 MAX_NOTE_OF_TABLES = 3072  # bytes; the rest of a note is for a chunk, and for parts that are read again
 
 
-@dataclass(frozen=True)
-class SessionParts:
-    """What a session is made of.
+PostgresParts: TypeAlias = SessionParts[PostgresOptions, PostgresDatabase, int]
+"""Tables are known by their numbers, which outlive new names."""
 
-    Attributes:
-        writer: returns the writer of a topic, opened once.
-        stopped: tells whether the capture is to end.
-        known: the tables that sessions before this one have captured. Tables that have come since are left out if they
-            cannot be captured; before the first session that is an error.
-        left_out: those.
-    """
 
-    options: PostgresOptions
-    database: PostgresDatabase
-    writer: Callable[[str], TopicWriter]
-    stopped: Callable[[], bool]
-    known: set[int]
-    left_out: set[int]
+def find_tables(parts: PostgresParts, catalog: DatabaseCatalog, connection: Connection) -> list[FoundTable]:
+    """Return the tables that are captured: all that match, but those that are left out."""
+    found: list[FoundTable] = []
+    known = parts.tables.known
+    for each in sorted(catalog.tables(parts.options.tables), key=lambda table: table.number not in known):
+        if parts.tables.takes(each.number, partial(_problems, parts.options, catalog, connection, each, found)):
+            found.append(each)
+    return found
 
-    def find_tables(self, catalog: DatabaseCatalog, connection: Connection) -> list[FoundTable]:
-        """Return the tables that are captured."""
-        found: list[FoundTable] = []
-        for each in catalog.tables(self.options.tables):
-            known = not self.known or each.number in self.known
-            problems = [] if known else table_problems(connection, each) or self._misfits(catalog, each, found)
-            if not problems:
-                found.append(each)
-            elif each.number not in self.left_out:
-                self.left_out.add(each.number)
-                for problem in problems:
-                    log.warning("capture %s: %s: %s; it is left out", self.options.name, problem.what, problem.remedy)
-        return found
 
-    def _misfits(self, catalog: DatabaseCatalog, new: FoundTable, others: Sequence[FoundTable]) -> list[Problem]:
-        """Return why a table that has come since fits no topic."""
-        try:
-            topic = self.options.topic_of(new.schema, new.name)
-        except ConfigError as error:
-            return [Problem(f"table {new} has no topic", error.message)]
-        table = catalog.readable(new).table
-        if not table.columns:
-            return [Problem(f"table {new} has no columns", "add some")]
-        same = next((each for each in others if self.options.topic_of(each.schema, each.name) == topic), None)
-        if same is not None and not table.has_columns_of(catalog.readable(same).table):
-            return [
-                Problem(f"table {new} has other columns than {same}", f"give it another topic than {topic} by route")
-            ]
-        return []
+def _problems(
+    options: PostgresOptions,
+    catalog: DatabaseCatalog,
+    connection: Connection,
+    new: FoundTable,
+    others: Sequence[FoundTable],
+) -> list[Problem]:
+    """Return why a table cannot be captured."""
+    return table_problems(connection, new) or topic_problems(
+        options, catalog.readable(new).table, others, lambda each: catalog.readable(each).table
+    )
 
 
 class SessionStart:
@@ -103,19 +89,18 @@ class SessionStart:
         replication: the connection for the stream, which has not begun.
     """
 
-    def __init__(self, parts: SessionParts, stack: contextlib.ExitStack) -> None:
+    def __init__(self, parts: PostgresParts, stack: contextlib.ExitStack) -> None:
         self._parts = parts
         self._options = parts.options
         self._stack = stack
         self._noted: set[int] = set()  # tables of which something is published
         control, reading = self._connect(), self._connect()
         catalog = DatabaseCatalog(control, self._options.text_columns)
-        self._found = parts.find_tables(catalog, control)
-        self._slot = catalog.slot(self._options.slot)
         options = self._options
-        patterns = () if parts.known else options.tables  # later a table may be gone
-        needs = Needs(patterns, self._found, options.publication, options.slot, makes_slot=self._slot is None)
-        require(control, catalog, needs)
+        self._slot = catalog.slot(options.slot)
+        first = not parts.tables.known  # later a table may be gone
+        self._found = self._find_tables(catalog, control)
+        require(control, catalog, Needs(options, self._found, makes_slot=self._slot is None, first=first))
         self.replication = self._connect(replication=True)
         self.state = CaptureState(
             options=options,
@@ -126,6 +111,33 @@ class SessionStart:
             reading_catalog=DatabaseCatalog(reading, options.text_columns),
         )
 
+    def _find_tables(self, catalog: DatabaseCatalog, connection: Connection) -> list[FoundTable]:
+        """Return the tables that are captured; what another process has begun goes on without new ones that cannot be.
+
+        One that the options name must be captured.
+        """
+        parts, options = self._parts, self._options
+        found = find_tables(parts, catalog, connection)
+        if parts.tables.known or self._slot is None:
+            return found
+        unfit = [
+            each
+            for place, each in enumerate(found)
+            if _problems(options, catalog, connection, each, found[:place]) and str(each) not in options.tables
+        ]
+        if not unfit or not (noted := self._noted_tables(found)):
+            return found
+        parts.tables.known.update(noted, (each.number for each in found if str(each) in options.tables))
+        return find_tables(parts, catalog, connection)
+
+    def _noted_tables(self, found: Sequence[FoundTable]) -> set[int]:
+        """Return the tables that the notes of the topics name."""
+        noted: set[int] = set()
+        for topic in topics_of(self._options, found):
+            for note in open_topic(self._parts, topic, CaptureNote.from_bytes).notes:
+                noted.update(note.tables, () if note.chunk is None else (note.chunk.table,))
+        return noted
+
     def join(self, sealer: TopicSealer) -> None:
         """Open the topics, make publication and slot if they are missing, and find where the stream goes on.
 
@@ -135,7 +147,11 @@ class SessionStart:
         state, options = self.state, self._options
         notes = self._open_topics()
         self._publish_tables()
-        self._require_short_notes()
+        sizes = {
+            name: (len(topic.tables), len(json.dumps({str(table.number): table.print for table in topic.tables})))
+            for name, topic in state.topics.items()
+        }
+        require_short_notes(options.name, sizes, MAX_NOTE_OF_TABLES)
         if not notes and self._slot is not None:
             raise ConfigError(
                 f"capture {options.name!r}: replication slot {options.slot} exists, but no topic knows it: it belongs "
@@ -157,7 +173,7 @@ class SessionStart:
                 topic.at = topic.at or newest  # a new one begins here, with reading its tables
             state.at = min(topic.at for topic in state.topics.values())
         state.running = seen_now(state.control)
-        self._parts.known.update(state.tables)
+        self._parts.tables.known.update(state.tables)
 
     def _connect(self, *, replication: bool = False) -> Connection:
         more = {"replication": "database"} if replication else {}
@@ -170,20 +186,24 @@ class SessionStart:
 
     def _open_topics(self) -> Sequence[CaptureNote]:
         """Open the topics of all tables, take over what their notes say, and return the notes."""
-        topics = self.state.topics
-        notes: dict[str, CaptureNote] = {}
+        options, topics = self._options, self.state.topics
+        opened: dict[str, OpenedTopic[CaptureNote]] = {}
+        for name in sorted({options.topic_of(found.schema, found.name) for found in self._found}):
+            opened[name] = each = open_topic(self._parts, name, CaptureNote.from_bytes)
+            if each.writer.topic in topics:  # a route leads to a version of another topic
+                continue
+            topics[each.writer.topic] = topic = TopicState(each.writer)
+            if (note := each.note) is not None:
+                topic.at, topic.open, topic.again = note.at, note.open, list(note.again)
+        notes = [note for each in opened.values() for note in each.notes]
         for found in self._found:
-            name = self._options.topic_of(found.schema, found.name)
-            if name not in topics:
-                topics[name] = topic = TopicState(self._parts.writer(name))
-                if (text := topic.writer.last_note) is not None:
-                    notes[name] = note = CaptureNote.from_bytes(text, name)
-                    topic.at, topic.open, topic.again = note.at, note.open, list(note.again)
-            self._add_table(found, topics[name], notes.get(name))
-        self._require_equal_columns()
-        return list(notes.values())
+            each = opened[options.topic_of(found.schema, found.name)]
+            self._add_table(found, topics[each.writer.topic], each.note, begun=bool(notes))
+        for name, topic in topics.items():
+            require_equal_columns(options.name, name, [table.readable.table for table in topic.tables])
+        return notes
 
-    def _add_table(self, found: FoundTable, topic: TopicState, note: CaptureNote | None) -> None:
+    def _add_table(self, found: FoundTable, topic: TopicState, note: CaptureNote | None, *, begun: bool) -> None:
         readable = self.state.catalog.readable(found)
         table = CapturedTable(found, readable, topic, fingerprint(readable.table))
         if not readable.table.columns:
@@ -191,36 +211,16 @@ class SessionStart:
         if note is not None and (known := note.tables.get(found.number)) is not None:
             table.done = True
             self._noted.add(found.number)
-            self._require_known_columns(table, known)
+            require_known_columns(self._options, str(found), table.print, known)
         elif note is not None and note.chunk is not None and note.chunk.table == found.number:
             table.chunk = note.chunk
             self._noted.add(found.number)
             if note.chunk.partial or note.chunk.key != readable.key_print:
                 table.begin_again()
         elif self._options.startup is Startup.LATEST:
-            table.done = True
+            table.done = not begun  # of one that has come since, changes came before it was found
         topic.tables.append(table)
         self.state.tables[found.number] = table
-
-    def _require_known_columns(self, table: CapturedTable, known: str) -> None:
-        if self._options.schema_change is SchemaChange.EXCEPTION and table.print != known:
-            raise SchemaMismatch(
-                f"table {table.found} has other columns than when it was captured last, and schema-change-behavior is "
-                "exception. Allow it by evolve",
-                table=str(table.found),
-            )
-
-    def _require_equal_columns(self) -> None:
-        for topic in self.state.topics.values():
-            first = topic.tables[0].readable.table
-            for other in topic.tables[1:]:
-                if not first.has_columns_of(other.readable.table):
-                    raise ConfigError(
-                        f"capture {self._options.name!r}: tables {first} and {other.found} go to topic "
-                        f"{topic.writer.topic}, and have different columns; give each a topic of its own by route",
-                        key="route",
-                        topic=topic.writer.topic,
-                    )
 
     def _publish_tables(self) -> None:
         """Make the publication, or add what it lacks."""
@@ -281,17 +281,6 @@ class SessionStart:
         finally:
             ended.set()
             thread.join()
-
-    def _require_short_notes(self) -> None:
-        for topic in self.state.topics.values():
-            size = len(json.dumps({str(table.number): table.print for table in topic.tables}))
-            if size > MAX_NOTE_OF_TABLES:
-                raise ConfigError(
-                    f"capture {self._options.name!r}: topic {topic.writer.topic} would have {len(topic.tables)} "
-                    "tables, more than the note of a batch can name. Give some of them another topic by route",
-                    key="route",
-                    topic=topic.writer.topic,
-                )
 
     def _warn_of_left(self, notes: Sequence[CaptureNote]) -> None:
         """Warn of tables that were captured, are there, and are captured no longer."""

@@ -71,11 +71,18 @@ class MySqlDatabase(Database):
         return unquote(urlsplit(self.url).path.strip("/"))
 
     @contextmanager
-    def connection(self, application: str, columns: Collection[str] = ()) -> Iterator[Connection]:
-        """Give a connection without a transaction; see :meth:`Database.connection`."""
+    def connection(
+        self, application: str, columns: Collection[str] = (), answer: float | None = None
+    ) -> Iterator[Connection]:
+        """Give a connection without a transaction; see :meth:`Database.connection`.
+
+        Args:
+            answer: seconds that the server may take to answer; None: somewhat longer than a statement may.
+        """
         pymysql = self.driver()
         parts = urlsplit(self.url)
-        answer = self.statement_timeout + _PACKET_SECONDS if self.statement_timeout else None
+        if answer is None and self.statement_timeout:
+            answer = self.statement_timeout + _PACKET_SECONDS
         tls, first = self._tls(), max(1.0, self.connect_timeout)
         try:
             connection = pymysql.connect(

@@ -70,8 +70,9 @@ def test_a_log_that_is_gone(own: MySqlServer, config: Config, how: str) -> None:
             lost(follow, "its log was reset|another database")
 
 
-@pytest.mark.parametrize("more", [0, 1, 60])
-def test_an_older_copy_is_restored(own: MySqlServer, config: Config, more: int) -> None:
+@pytest.mark.parametrize(("same", "more"), [(False, 0), (False, 1), (False, 60), (True, 0), (True, 3)])
+def test_an_older_copy_is_restored(own: MySqlServer, config: Config, same: bool, more: int) -> None:
+    """It has written something else since; ``same``: in a transaction of the same size as the one that is published."""
     query, data = own.query, own.folder / "data"
     query("CREATE TABLE d.t (id int PRIMARY KEY)")
     with followed(own, "d", config, t="id") as follow:
@@ -97,9 +98,12 @@ def test_an_older_copy_is_restored(own: MySqlServer, config: Config, more: int) 
                 with follow.running():
                     query("INSERT INTO d.t VALUES (2)")
                     follow.equal()
+        if same:
+            query("INSERT INTO d.t VALUES (3)")
         for key in range(100, 100 + more):
             query(f"INSERT INTO d.t VALUES ({key}), ({key + 1000})")
-        lost(follow, "older copy")
+        # MySQL's transactions have not always the same size.
+        lost(follow, "made at .* older copy" if same and own.name == "MariaDB" else "older copy")
 
 
 @contextlib.contextmanager

@@ -104,6 +104,7 @@ class BinlogDecoder:
     Attributes:
         decoded: what is to be handed on.
         position: where the newest event ended.
+        file_made: the newest file, and when the server made it, in seconds since 1970.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class BinlogDecoder:
     ) -> None:
         self.decoded: deque[Change] = deque()
         self.position = start
+        self.file_made = ("", 0)
         self._character_sets = character_sets
         self._mariadb = mariadb
         self._wanted = wanted
@@ -178,6 +180,7 @@ class BinlogDecoder:
             raise ValueError(f"it has {len(data)} bytes instead of {size}")
         if kind == _FORMAT:
             self._format(data, end)
+            self.file_made = self.position.file, seconds
             return
         if kind == _ROTATE and (not end or flags & _ARTIFICIAL):
             self._artificial_rotate(data)

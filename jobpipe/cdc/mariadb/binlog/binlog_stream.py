@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID: Final = 4
 _MARIADB_GTID_CAPABILITY: Final = 4
-_FIRST_EVENT: Final = 4
+FIRST_EVENT: Final = 4  # the offset of the first event of a file
 _MAX_OFFSET: Final = 2**32 - 1
 SILENT_SECONDS = 120.0  # after which a stream is dead; what came meanwhile, unread, is not silence
 _WRITE_SECONDS: Final = 86_400  # for which the server waits until we take more
@@ -102,6 +102,11 @@ class BinlogStream:
     def sent(self) -> Position:
         """Where the newest event that came has ended; before the first one, where the stream begins."""
         return self._decoder.position
+
+    @property
+    def file_made(self) -> tuple[str, int]:
+        """The newest file that has begun, and when the server made it, in seconds since 1970; without a name: none."""
+        return self._decoder.file_made
 
     def read(self, wait: float) -> Change | None:
         """Return the next change.
@@ -186,7 +191,7 @@ def _command(start: Position | GtidState, server_id: int, *, mariadb: bool) -> t
             )
         return _DUMP, struct.pack("<IHI", start.offset, 0, server_id) + start.file.encode()
     if mariadb:
-        return _DUMP, struct.pack("<IHI", _FIRST_EVENT, 0, server_id)
+        return _DUMP, struct.pack("<IHI", FIRST_EVENT, 0, server_id)
     encoded = start.encoded()
-    head = struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, _FIRST_EVENT, len(encoded))
+    head = struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, FIRST_EVENT, len(encoded))
     return _DUMP_GTID, head + encoded

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none
+from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems
 from jobpipe.cdc.mariadb.server.mysql_types import is_ordered
 from jobpipe.cdc.mariadb.server.server_catalog import FoundTable, ReadableTable
 from jobpipe.cdc.mariadb.server.server_log import ServerLog
@@ -44,12 +44,12 @@ class CheckedTable:
 
 
 def require(
-    connection: Connection, server: ServerLog, options: MysqlOptions, patterns: Sequence[str], found: list[CheckedTable]
+    connection: Connection, server: ServerLog, options: MysqlOptions, found: list[CheckedTable], *, first: bool
 ) -> None:
     """Check everything.
 
     Args:
-        patterns: of tables that must be there.
+        first: what the options name must be there; later it may be gone.
 
     Raises:
         ConfigError: names all that is missing, each with the statement that mends it.
@@ -57,8 +57,12 @@ def require(
     problems = [
         *_server(connection, server, [table.found.schema for table in found]),
         *(problem for table in found for problem in table_problems(table, options.allow_cascades)),
-        *pattern_problems(patterns, [str(table.found) for table in found], "database"),
     ]
+    if first:
+        problems += pattern_problems(options.tables, [str(table.found) for table in found], "database")
+        problems += text_column_problems(
+            options, [table.readable.table for table in found if table.readable is not None]
+        )
     product = "MariaDB" if server.mariadb else "MySQL"
     require_none(problems, product, f"{options.hostname}:{options.port}")
 

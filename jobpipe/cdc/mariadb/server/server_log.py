@@ -203,7 +203,7 @@ class ServerLog:
     def _lacks(self, files: dict[str, int], at: Place) -> bool:
         """Tell whether a log of MySQL, of the same name as at a place, has no such place, or other transactions there.
 
-        One with transactions of the same sizes before it does not differ.
+        One with transactions of the same sizes before it does not differ; when the file was made does.
         """
         import pymysql
 

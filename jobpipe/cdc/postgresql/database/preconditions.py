@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none
+from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems
 from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE, DatabaseCatalog, FoundTable
 
 if TYPE_CHECKING:
     from jobpipe.cdc.postgresql.database.database_catalog import Connection
+    from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +25,16 @@ class Needs:
     """What a capture needs.
 
     Attributes:
-        patterns: of tables, as the options have them.
+        options: of it.
         found: the tables.
-        publication, slot: names.
         makes_slot: there is no slot yet.
+        first: what the options name must be there; later it may be gone.
     """
 
-    patterns: Sequence[str]
+    options: PostgresOptions
     found: Sequence[FoundTable]
-    publication: str
-    slot: str
     makes_slot: bool
+    first: bool
 
 
 def require(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> None:
@@ -46,9 +46,11 @@ def require(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> N
     problems = [
         *_server(connection, catalog, makes_slot=needs.makes_slot),
         *(problem for table in needs.found for problem in table_problems(connection, table)),
-        *pattern_problems(needs.patterns, [str(table) for table in needs.found]),
-        *_publication(connection, catalog, needs),
     ]
+    if needs.first:
+        problems += pattern_problems(needs.options.tables, [str(table) for table in needs.found])
+        problems += text_column_problems(needs.options, [catalog.readable(table).table for table in needs.found])
+    problems += _publication(connection, catalog, needs)
     require_none(problems, "PostgreSQL", _place(connection))
     for table in needs.found:
         if table.generated:
@@ -148,8 +150,9 @@ def table_problems(connection: Connection, table: FoundTable) -> list[Problem]:
 
 
 def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> list[Problem]:
-    name = _quoted(needs.publication)
-    published = catalog.published(needs.publication)
+    publication = needs.options.publication
+    name = _quoted(publication)
+    published = catalog.published(publication)
     lacking = [table for table in needs.found if published is None or table.number not in published]
     foreign = [table for table in lacking if not table.owned]
     listed = ", ".join(map(_named, lacking))
@@ -160,7 +163,7 @@ def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs)
             why = f"it does not own {', '.join(map(str, foreign))}" if foreign else f"it may not create in {database}"
             return [
                 Problem(
-                    f"there is no publication {needs.publication}, and this role cannot make it, as {why}",
+                    f"there is no publication {publication}, and this role cannot make it, as {why}",
                     f"as the owner: CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root);",
                 )
             ]
@@ -170,19 +173,19 @@ def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs)
         connection,
         "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_catalog.pg_publication "
         "WHERE pubname = %s",
-        needs.publication,
+        publication,
     )
     if not (inserts and updates and deletes and truncates):
         problems.append(
             Problem(
-                f"publication {needs.publication} leaves out some operations",
+                f"publication {publication} leaves out some operations",
                 f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
             )
         )
     if not via_root and any(table.kind == "p" for table in needs.found):
         problems.append(
             Problem(
-                f"publication {needs.publication} publishes partitions by their own names",
+                f"publication {publication} publishes partitions by their own names",
                 f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true);",
             )
         )
@@ -190,11 +193,11 @@ def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs)
         filtered = connection.execute(
             "SELECT prrelid::regclass::text FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
             "ON p.oid = r.prpubid WHERE pubname = %s AND (prqual IS NOT NULL OR prattrs IS NOT NULL)",
-            (needs.publication,),
+            (publication,),
         ).fetchall()
         problems += [
             Problem(
-                f"publication {needs.publication} leaves out rows or columns of {table}",
+                f"publication {publication} leaves out rows or columns of {table}",
                 f"ALTER PUBLICATION {name} DROP TABLE {table}; ALTER PUBLICATION {name} ADD TABLE {table};",
             )
             for (table,) in filtered
@@ -202,7 +205,7 @@ def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs)
     if foreign:
         problems.append(
             Problem(
-                f"publication {needs.publication} lacks {', '.join(map(str, foreign))}, which this role does not own",
+                f"publication {publication} lacks {', '.join(map(str, foreign))}, which this role does not own",
                 f"as the owner: ALTER PUBLICATION {name} ADD TABLE {', '.join(map(_named, foreign))};",
             )
         )

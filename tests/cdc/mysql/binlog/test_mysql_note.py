@@ -16,7 +16,7 @@ UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 def note(mariadb: bool, **more: Any) -> BinlogNote:
     state = GtidState.of("0-1-100,3-2-7" if mariadb else f"{UUID}:1-5:7", mariadb)
-    place = Place(Position("binlog.000012", 1 << 40), state)
+    place = Place(Position("binlog.000012", 1 << 40), state, 1_800_000_000)
     return BinlogNote(mariadb, "1" if mariadb else UUID, place, **more)
 
 
@@ -48,6 +48,7 @@ def test_it_comes_back(mariadb: bool, more: dict[str, Any]) -> None:
         {"pos": 1 << 63},
         {"pos": True},
         {"pos": "4"},
+        {"made": -1},
         {"gtid": "0-1"},
         {"gtid": f"{UUID}:1"},
         {"tables": ["a"]},

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jobpipe.cdc import capture_health
-from jobpipe.config import load
+from jobpipe.config import Config, load
 from tests.bus.kit import until
 from tests.cdc.capturing import PATIENCE, Copy, Follower, settled
 from tests.cdc.health.test_source_health import SMALL, until_source
@@ -15,6 +15,20 @@ from tests.cdc.mysql.mysql_capturing import options, running
 from tests.databases.mysql_server import MySqlServer
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def test_lag_grows_while_the_server_hangs(
+    logged: MySqlServer, database: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its log has meanwhile is not known; once it answers, the capture keeps up."""
+    monkeypatch.setattr(capture_health, "REPORT_SECONDS", 0.1)
+    logged.query("CREATE TABLE t (id int PRIMARY KEY)", database)
+    with running(options(logged, database, ["t"]), config):
+        until_source("t", config, lambda each: each.behind_seconds == 0, "a capture that keeps up")
+        with logged.suspended():
+            late = until_source("t", config, lambda each: (each.behind_seconds or 0) > 6, "the lag")
+            assert late.age < 5
+        until_source("t", config, lambda each: each.behind_seconds == 0, "the lag's end")
 
 
 def test_lag_grows_while_the_topic_has_no_room(

@@ -1,0 +1,68 @@
+"""Tables that come after a capture of PostgreSQL has begun, while it runs and while it is stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobpipe.cdc.capture_options import Startup
+from jobpipe.config import Config
+from jobpipe.errors import ConfigError
+from tests.bus.kit import until
+from tests.cdc.capturing import PATIENCE, options, published, running, settled
+from tests.databases.postgres import Postgres
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def test_only_changes_of_tables_that_were_there(decoded: Postgres, schema: str, config: Config) -> None:
+    """Of one that comes later all rows: some were there before it was found, or while the capture was stopped."""
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.a (id int PRIMARY KEY)")
+    query(f"INSERT INTO {schema}.a VALUES (1)")
+    needed = {"a": ("copy",), "b": ("copy",), "c": ("copy",)}
+    given = options(decoded, schema, [".*"], startup=Startup.LATEST, required_subscribers=needed)
+    with running(given, config) as capture:
+        query(f"INSERT INTO {schema}.a VALUES (2)")
+        assert [row["after"]["id"] for row in published("a", 1, config)] == [2]
+        query(f"CREATE TABLE {schema}.b (id int PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.b VALUES (3)")
+        until(lambda: capture.status().rows == 2, PATIENCE, "the row of the new table")
+        assert [row["after"]["id"] for row in published("b", 1, config)] == [3]
+    query(f"CREATE TABLE {schema}.c (id int PRIMARY KEY)")
+    query(f"INSERT INTO {schema}.c VALUES (4)")
+    query(f"INSERT INTO {schema}.a VALUES (5)")
+    with running(given, config) as capture:
+        assert [row["after"]["id"] for row in published("c", 1, config)] == [4]
+        assert [row["after"]["id"] for row in published("a", 2, config)] == [2, 5]
+        until(lambda: settled(capture), PATIENCE, "all")
+        assert capture.status().rows == 2
+
+
+def test_a_table_without_a_key_ends_no_capture_that_has_begun(
+    decoded: Postgres, schema: str, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out, by the process that runs and the next one, until it has a key; one that is named ends it."""
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.a (id int PRIMARY KEY)")
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(decoded, schema, [".*"], required_subscribers=needed)
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        query(f"CREATE TABLE {schema}.b (id int)")
+        until(lambda: f"{schema}.b has no replica identity" in caplog.text, PATIENCE, "a warning")
+    caplog.clear()
+    with running(given, config) as capture:
+        assert f"{schema}.b has no replica identity" in caplog.text
+        query(f"INSERT INTO {schema}.a VALUES (1)")
+        assert [row["after"]["id"] for row in published("a", 1, config)] == [1]
+        until(lambda: settled(capture), PATIENCE, "all")
+    named = options(decoded, schema, ["a", "b"], required_subscribers=needed)
+    with pytest.raises(ConfigError, match=r"1 thing to mend\n.*b has no replica identity"), running(named, config):
+        pass
+    query(f"INSERT INTO {schema}.b VALUES (2)")
+    query(f"ALTER TABLE {schema}.b ADD PRIMARY KEY (id)")
+    with running(named, config):
+        assert [row["after"]["id"] for row in published("b", 1, config)] == [2]
+    query(f"ALTER TABLE {schema}.b DROP CONSTRAINT b_pkey")  # it was captured: its changes would be missed
+    with pytest.raises(ConfigError, match=r"1 thing to mend\n.*b has no replica identity"), running(given, config):
+        pass
