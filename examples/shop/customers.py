@@ -56,7 +56,9 @@ class Customers:
 
     def _change_mind(self) -> None:
         self._connection.execute(
-            "UPDATE shop.orders SET total = total + 1, changed_at = clock_timestamp() WHERE id = %s", (self._order(),)
+            "UPDATE shop.orders SET total = total + 1, changed_at = clock_timestamp() WHERE id = %s "
+            "AND status <> 'cancelled'",
+            (self._order(),),
         )
 
     def _cancel(self) -> None:
