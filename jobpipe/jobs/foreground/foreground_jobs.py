@@ -286,7 +286,7 @@ class ForegroundJobs:
             return _with_cause(run.detail, attempt.error, self._causes.get(name, ""))
         if run.detail or run.state is not JobState.RUNNING or attempt.holder is None or not attempt.holder.since:
             return run.detail
-        before = [each for each in self._store.attempts(run.id, 2) if each.number < attempt.number and each.error]
+        before = [each for each in self._store.attempts(run.id, 2) if each.number < attempt.number]
         why = _with_cause(before[0].detail, before[0].error, self._causes.get(name, "")) if before else ""
         return restart_note(why, now - attempt.holder.since)
 

@@ -364,6 +364,9 @@ def test_without_an_end_record_it_is_started_again(world: World, code: int | Non
     assert world.attempt().number == 1
     world.launcher.end(1, code)
     assert world.attempt().number == 3
+    handler = world.run(3)
+    assert world.wait(JobState.RUNNING).detail == f"restarted after: its process {how}, without an end record"
+    handler.shutdown()
     world.launcher.end(3, code)
     view = world.end()
     assert (view.state, view.detail) == (JobState.FAILED, f"its process {how}, without an end record")

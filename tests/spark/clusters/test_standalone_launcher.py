@@ -111,7 +111,7 @@ def test_a_driver_is_killed(cluster: Standalone, tmp_path: Path, home: Path) -> 
         assert re.search(r"copy: FINISHED, .*, attempt 2\b", runner.output), runner.output  # RESTARTING may pass unseen
         # Its Python may have the time to leave an end record that says that Java is gone, before it ends too.
         unrecorded = r"its process [^,\n]*, without an end record; its log is on worker 127\.0\.0\.1:"
-        assert re.search(rf"attempt 1: (Py4J\w+|{unrecorded})", runner.output), runner.output
+        assert re.search(rf"(attempt 1|restarted after): (Py4J\w+|{unrecorded})", runner.output), runner.output
         assert [runner.states(job)[-1] for job in ("publish", "copy")] == ["FINISHED", "FINISHED"]
         found = sorted(row["id"] for row in read_topic(runner.config, f"{runner.name}.copied"))
     assert found == list(range(FILES * ROWS))
