@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 
@@ -189,14 +186,7 @@ def test_a_crash_with_asynchronous_commits(config: Config, monkeypatch: pytest.M
 
 
 def _crash(server: Postgres) -> None:
-    """Kill all of its processes at once, so that none writes anything more."""
-    parent = psutil.Process(server._server.pid)  # type: ignore[union-attr]
-    processes = [parent, *parent.children(recursive=True)]
-    for process in processes:
-        process.suspend()
-    for process in processes:
-        os.kill(process.pid, signal.SIGKILL)
-    server.kill()
+    server.crash()
     server.start_again()
     with server.connect() as connection:
         assert connection.info.status == psycopg.pq.ConnStatus.OK

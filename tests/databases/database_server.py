@@ -123,10 +123,10 @@ class DatabaseServer(ABC):
     def answers(self) -> bool:
         """Whether it takes connections; what is to be done by the first one is done."""
 
-    def run(self, *command: str) -> None:
+    def run(self, *command: str, stdin: str = "") -> None:
         """Run a program to its end, as the server's user."""
         words = ["setpriv", *self._become, *command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+        done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=START_SECONDS, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _start(self) -> bool:

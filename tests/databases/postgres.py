@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 from tests.databases.database_server import DatabaseServer, lacks_setpriv
@@ -90,6 +91,18 @@ class Postgres(DatabaseServer):
     def sessions(self) -> list[str]:
         """Return what jobpipe's sessions that are there now call themselves."""
         return [name for (name,) in self.query("SELECT application_name FROM pg_stat_activity") if "jobpipe" in name]
+
+    def crash(self) -> None:
+        """``kill -9`` of all its processes at once: none writes or sends anything more."""
+        assert self._server is not None
+        parent = psutil.Process(self._server.pid)
+        parent.suspend()
+        children = parent.children(recursive=True)
+        for signal_ in (signal.SIGSTOP, signal.SIGKILL):
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.send_signal(signal_)
+        self.kill()
 
     def make(self) -> None:
         """Make its files."""
