@@ -120,6 +120,12 @@ class CaptureNote:
     chunk: Chunk | None = None
     again: tuple[KeyRange, ...] = ()
 
+    @property
+    def reaches(self) -> int:
+        """A place in the log: something is published that a log which ends before it does not have."""
+        opened = 0 if self.open is None else self.open.commit_lsn + 1  # the commit begins there
+        return max(self.at, opened, 0 if self.chunk is None else self.chunk.until)
+
     def to_bytes(self) -> bytes:
         """Return it as JSON."""
         value: dict[str, Any] = {

@@ -51,8 +51,6 @@ def require_continuous(
         ConfigError: it is another database, or the slot is another one.
         DataLoss: changes are gone; names the range.
     """
-    newest = max(notes, key=lambda note: note.at)
-    published = lsn_text(newest.at)
     again = "To read all tables again, drop the slot (`jobpipe cdc drop`), and start the capture under another name"
     for note in notes:
         if (note.system, note.database) != (history.system, options.database):
@@ -62,25 +60,27 @@ def require_continuous(
                 "another name",
                 database=options.database,
             )
-    if newest.timeline != history.timeline:
-        switched = _switched(replication, history.timeline, newest.timeline)
-        if switched is None or switched < max(newest.at, newest.chunk.until if newest.chunk is not None else 0):
+    for timeline in sorted({note.timeline for note in notes} - {history.timeline}):
+        reached = max(note.reaches for note in notes if note.timeline == timeline)
+        switched = _switched(replication, history.timeline, timeline)
+        if switched is None or switched < reached:
             known = "another history" if switched is None else f"a history that branched off at {lsn_text(switched)}"
             raise DataLoss(
-                f"capture {options.name!r}: changes up to {published} are published, and the database goes on with "
-                f"{known}: it was restored, or a standby took over that lacked the newest changes. What is published "
-                f"has changes that the database never had. {again}",
+                f"capture {options.name!r}: changes up to {lsn_text(reached)} are published, and the database goes on "
+                f"with {known}: it was restored, or a standby took over that lacked the newest changes. What is "
+                f"published has changes that the database never had. {again}",
                 reason="timeline",
-                lsn=published,
+                lsn=lsn_text(reached),
             )
-    furthest = max(max(note.at, note.chunk.until if note.chunk is not None else 0) for note in notes)
+    furthest = max(note.reaches for note in notes)
     if furthest > wal:
         raise DataLoss(
-            f"capture {options.name!r}: changes up to {published} are published, and the database's log ends at "
-            f"{lsn_text(wal)}: an older copy of it was restored. {again}",
+            f"capture {options.name!r}: changes up to {lsn_text(furthest)} are published, and the database's log ends "
+            f"at {lsn_text(wal)}: an older copy of it was restored. {again}",
             reason="restored",
-            lsn=published,
+            lsn=lsn_text(furthest),
         )
+    published = lsn_text(max(note.at for note in notes))
     if slot is None:
         raise DataLoss(
             f"capture {options.name!r}: replication slot {options.slot} is gone, and with it the changes from "
