@@ -21,7 +21,7 @@ from jobpipe.cdc.postgresql.database.database_catalog import (
     Slot,
     fingerprint,
 )
-from jobpipe.cdc.postgresql.database.preconditions import Needs, require, table_problems
+from jobpipe.cdc.postgresql.database.preconditions import Needs, require, require_primary, table_problems
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_continuous
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
@@ -95,6 +95,7 @@ class SessionStart:
         self._stack = stack
         self._noted: set[int] = set()  # tables of which something is published
         control, reading = self._connect(), self._connect()
+        require_primary(control, parts.options.name, begun=bool(parts.tables.known))
         catalog = DatabaseCatalog(control, self._options.text_columns)
         options = self._options
         self._slot = catalog.slot(options.slot)

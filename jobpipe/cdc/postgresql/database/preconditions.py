@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems
 from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE, DatabaseCatalog, FoundTable
+from jobpipe.errors import LinkError
 
 if TYPE_CHECKING:
     from jobpipe.cdc.postgresql.database.database_catalog import Connection
@@ -60,6 +61,27 @@ def require(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> N
             )
 
 
+def require_primary(connection: Connection, capture: str, *, begun: bool) -> None:
+    """Check that the server is no standby, which does not even tell how far its log goes.
+
+    Args:
+        begun: the capture has begun: the address may have moved to a standby that is promoted soon.
+
+    Raises:
+        ConfigError, LinkError: it is one, before the capture has begun, and after.
+    """
+    if not _one(connection, "SELECT pg_catalog.pg_is_in_recovery()"):
+        return
+    if begun:
+        raise LinkError(
+            f"PostgreSQL at {_place(connection)} is a standby: capture {capture!r} goes on once it is promoted. If it "
+            "is to stay one, give the address of the primary",
+            database=_place(connection),
+        )
+    problem = Problem("the server is a standby", "give the address of the primary")
+    require_none([problem], "PostgreSQL", _place(connection))
+
+
 def _server(connection: Connection, catalog: DatabaseCatalog, *, makes_slot: bool) -> list[Problem]:
     if catalog.version < OLDEST:
         return [
@@ -74,8 +96,6 @@ def _server(connection: Connection, catalog: DatabaseCatalog, *, makes_slot: boo
                 "ALTER SYSTEM SET wal_level = logical; and start the server again",
             )
         )
-    if _one(connection, "SELECT pg_catalog.pg_is_in_recovery()"):
-        problems.append(Problem("the server is a standby", "give the address of the primary"))
     user = _one(connection, "SELECT current_user")
     if not _one(connection, "SELECT rolreplication OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"):
         problems.append(Problem(f"role {user} may not replicate", f"ALTER ROLE {_quoted(user)} REPLICATION;"))
