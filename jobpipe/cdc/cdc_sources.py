@@ -201,7 +201,7 @@ class PostgresCdcSource(TableCaptureSource):
 
     A table's rows are read first, then its changes follow as they are committed. The job has no transforms: let the
     next job read a topic. Routes, or a sink {type: jobpipe, topic: TOPIC}, give tables other topics than schema.table.
-    Needs pip install 'psycopg[binary]>=3.2'.
+    Needs pip install 'psycopg[binary]>=3.2' 'numpy>=1.26'.
     """
 
     type = "postgres-cdc"

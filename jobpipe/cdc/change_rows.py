@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from jobpipe.cdc.changes import UNCHANGED, Change, Column, Operation, Table, Unconvertible, Value, Values
+from jobpipe.cdc.change_columns import UNCHANGED_FIELD, ChangeColumns, RowImage
+from jobpipe.cdc.changes import Change, Column, Operation, Table, Unconvertible
 from jobpipe.errors import SchemaMismatch
-
-UNCHANGED_FIELD = pa.list_(pa.string())
 
 
 class RowFormat(StrEnum):
@@ -31,11 +31,11 @@ class Origin:
 
     Attributes:
         fields: their names and types.
-        columns: makes them of changes; null for rows that were read.
+        columns: makes them of changes; null for rows that were read. None: changes come as columns, with them.
     """
 
     fields: tuple[pa.Field[Any], ...]
-    columns: Callable[[Sequence[Change]], list[pa.Array[Any]]]
+    columns: Callable[[Sequence[Change]], list[pa.Array[Any]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,35 +104,29 @@ class ChangeRows:
         Raises:
             SchemaMismatch: a value has no place in its column's type; names table and column.
         """
-        table, count = changes[0].table, len(changes)
-        unchanged = _Unchanged(table.columns)
-        befores = [change.before for change in changes]
-        afters = [unchanged.filled(change) for change in changes]
-        schema = self.schema(table)
-        places = self.origin.columns(changes)
-        operations = pa.array([change.operation for change in changes], pa.string())
-        committed = pa.array([change.committed_ms for change in changes], pa.int64())
+        assert self.origin.columns is not None  # noqa: S101
+        return self.of_columns(ChangeColumns.of(changes, self.origin.columns(changes)))
+
+    def of_columns(self, changes: ChangeColumns) -> pa.Table:
+        """Return the rows of changes, as :meth:`rows`."""
+        table, count, schema = changes.table, len(changes), self.schema(changes.table)
+        operations, committed, places = changes.operations, changes.committed_ms, changes.places
         if self.form is RowFormat.FLAT:
-            shown: list[Values | None] = [
-                before if after is None else after for before, after in zip(befores, afters, strict=True)
-            ]
-            names = pa.array([str(change.table) for change in changes], pa.string())
-            known: list[pa.Array[Any]] = [operations, names, committed, *places, unchanged.column()]
-            return pa.Table.from_arrays([*columns_of(table, shown), *known], schema=schema)
-        if _one_table(changes):
-            named: list[pa.Array[Any]] = [_constant(text, count) for text in self._names(table)]
-        else:
-            named = [_texts(texts) for texts in zip(*(self._names(each.table) for each in changes), strict=True)]
-        read = pa.array([change.operation is Operation.READ for change in changes], pa.bool_())
-        source = [*named, read, committed, *places]
+            names = pc.binary_join_element_wise(changes.schemas, changes.names, ".")  # type: ignore[call-overload]
+            known: list[pa.Array[Any]] = [operations, names, committed, *places, changes.unchanged]
+            return pa.Table.from_arrays([*_converted(table, changes.shown), *known], schema=schema)
+        named = [changes.schemas, changes.names]
+        if self.database is not None:
+            named.insert(0, _constant(self.database, count))
+        source = [*named, pc.equal(operations, pa.scalar(Operation.READ.value)), committed, *places]
         return pa.Table.from_arrays(
             [
                 operations,
-                _structs(table, befores),
-                _structs(table, afters),
+                _structs(table, changes.before, count),
+                _structs(table, changes.after, count),
                 pa.StructArray.from_arrays(source, fields=self.source_fields),
                 _constant(_now_ms(), count),
-                unchanged.column(),
+                changes.unchanged,
             ],
             schema=schema,
         )
@@ -173,50 +167,6 @@ class ChangeRows:
         return (table.schema, table.name) if self.database is None else (self.database, table.schema, table.name)
 
 
-class _Unchanged:
-    """Which values the database did not send, of each change."""
-
-    def __init__(self, columns: tuple[Column, ...]) -> None:
-        self._columns = columns
-        self._lists: list[list[str] | None] = []
-
-    def filled(self, change: Change) -> Values | None:
-        """Return the new values; one that is unchanged is the old one, if that was sent."""
-        after, before = change.after, change.before
-        if after is None or UNCHANGED not in after:
-            self._lists.append(None)
-            return after
-        filled: list[Value] = []
-        names: list[str] = []
-        for place, value in enumerate(after):
-            known: Value = value
-            if value is UNCHANGED:
-                known = before[place] if before is not None and change.table.whole_rows else None
-                if not change.table.whole_rows or known is UNCHANGED:
-                    names.append(self._columns[place].name)
-                    known = None
-            filled.append(known)
-        self._lists.append(names or None)
-        return filled
-
-    def column(self) -> pa.Array[Any]:
-        """Return the column of names; null where all values are there."""
-        return pa.array(self._lists, UNCHANGED_FIELD)
-
-
-def columns_of(table: Table, rows: Sequence[Values | None]) -> list[pa.Array[Any]]:
-    """Return the columns of some rows; all are null where there is no row.
-
-    Raises:
-        SchemaMismatch: a value has no place in its column's type.
-    """
-    made = []
-    for place, column in enumerate(table.columns):
-        given = pa.array([None if row is None else row[place] for row in rows], column.type.given)
-        made.append(convert_column(table, column, given))
-    return made
-
-
 def convert_column(table: Table, column: Column, given: pa.Array[Any]) -> pa.Array[Any]:
     """Return a column from what the database gives.
 
@@ -224,7 +174,7 @@ def convert_column(table: Table, column: Column, given: pa.Array[Any]) -> pa.Arr
         SchemaMismatch: one has no place in the column's type.
     """
     try:
-        return column.type.convert(given)
+        return column.type.convert(given.cast(column.type.given))
     except (Unconvertible, pa.ArrowInvalid) as error:
         why = error if isinstance(error, Unconvertible) else "a value of another form"  # Arrow's text quotes the value
         raise SchemaMismatch(
@@ -240,14 +190,16 @@ def _fields(table: Table) -> list[pa.Field[Any]]:
     return [pa.field(column.name, column.type.arrow) for column in table.columns]
 
 
-def _structs(table: Table, rows: Sequence[Values | None]) -> pa.StructArray:
-    mask = pa.array([row is None for row in rows], pa.bool_())
-    return pa.StructArray.from_arrays(columns_of(table, rows), fields=_fields(table), mask=mask)
+def _converted(table: Table, given: Sequence[pa.Array[Any]]) -> list[pa.Array[Any]]:
+    """Return columns from what the database gives; see :func:`convert_column`."""
+    return [convert_column(table, column, each) for column, each in zip(table.columns, given, strict=True)]
 
 
-def _one_table(changes: Sequence[Change]) -> bool:
-    first = changes[0].table
-    return all(change.table is first or change.table.number == first.number for change in changes)
+def _structs(table: Table, image: RowImage | None, count: int) -> pa.Array[Any]:
+    fields = _fields(table)
+    if image is None:
+        return pa.nulls(count, pa.struct(fields))
+    return pa.StructArray.from_arrays(_converted(table, image.columns), fields=fields, mask=image.missing)
 
 
 def _constant(value: str | int, count: int) -> pa.Array[Any]:
@@ -258,7 +210,3 @@ def _constant(value: str | int, count: int) -> pa.Array[Any]:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _texts(texts: Sequence[str]) -> pa.Array[Any]:
-    return pa.array(texts, pa.string())

@@ -216,6 +216,7 @@ def test_what_is_imported_is_declared_and_no_more() -> None:
         "jinja2",
         "kerberos",
         "markupsafe",
+        "numpy",
         "openlineage-python",
         "pandas",
         "prometheus-client",

@@ -23,19 +23,21 @@ import os
 import time
 
 from jobpipe.cdc.capture_health import Freshness
-from jobpipe.cdc.changes import UNCHANGED, Change, Operation, Table, Values
+from jobpipe.cdc.postgresql.capture_state import OpenRun
 from jobpipe.cdc.postgresql.change_filter import ChangeFilter
-from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable, fingerprint
+from jobpipe.cdc.postgresql.database.database_catalog import fingerprint
 from jobpipe.cdc.postgresql.database.slot_meter import LogMeasure
 from jobpipe.cdc.postgresql.reading_again import RangeReading
 from jobpipe.cdc.postgresql.session_start import PostgresParts, SessionStart, find_tables
 from jobpipe.cdc.postgresql.stream.pgoutput import (
     HEADER,
+    KIND,
+    NUMBER,
+    ROWS,
     Begin,
     Commit,
     LogicalMessage,
     Relation,
-    Row,
     Truncate,
     decode,
     lsn_text,
@@ -136,7 +138,7 @@ class CaptureSession:
     def _waits(self) -> bool:
         """Whether changes wait that have come."""
         topics = list(self._state.topics.values())
-        return self._state.begun is not None or any(topic.writer.pending for topic in topics)
+        return self._state.begun is not None or any(topic.waiting for topic in topics)
 
     def note_measure(self, measure: LogMeasure | None) -> None:
         """Note how the log stands; None if the server does not say. For any thread."""
@@ -179,22 +181,23 @@ class CaptureSession:
 
     def _pump(self, wait: float) -> None:
         """Take what the stream has; publish it when it has no more, or it is enough."""
-        state, stream = self._state, self._stream
+        state, stream, limit = self._state, self._stream, self._options.batch_rows
         taken = size = 0
-        data = stream.read(wait)
-        while data is not None:
-            self._take(data)
-            taken += 1
-            size += len(data)
-            if taken >= self._options.batch_rows or size >= BATCH_BYTES:
+        messages = stream.read(wait, limit)
+        while messages:
+            for data in messages:
+                self._take(data)
+            taken += len(messages)
+            size += sum(map(len, messages))
+            if taken >= limit or size >= BATCH_BYTES:
                 self._flush()
                 taken = size = 0
                 if self._parts.stopped():
                     return
-            data = stream.read(0.0)
+            messages = stream.read(0.0, limit - taken)
         if state.begun is None:
             state.at = max(state.at, stream.sent)
-            if any(topic.writer.pending or topic.unnoted for topic in state.topics.values()):
+            if any(topic.waiting or topic.unnoted for topic in state.topics.values()):
                 self._flush()
             self._freshness.publish()
         elif time.monotonic() - self._sealer.flushed_at > OPEN_SECONDS:
@@ -205,11 +208,17 @@ class CaptureSession:
         self._freshness.publish()
 
     def _take(self, data: bytes) -> None:
-        message, state = decode(data, HEADER), self._state
-        if isinstance(message, Row):
-            self._take_row(message, len(data))
+        state = self._state
+        if data[KIND] in ROWS:
+            run = state.run
+            if run is None or run.table != data[NUMBER]:
+                run = self._open_run(data[NUMBER])
+            if run is not None:
+                run.messages.append(data)
             state.changes += 1  # last: until then a note that is sealed must not count it
-        elif isinstance(message, Begin):
+            return
+        message, state.run = decode(data, HEADER), None
+        if isinstance(message, Begin):
             state.begun, state.changes = message, 0
             self._ranges.note_begin(message.xid)
             if self._replaying:
@@ -255,21 +264,21 @@ class CaptureSession:
                 captured.found, captured.readable = found, readable
         self._ranges.note_new_table(relation.oid)
 
-    def _take_row(self, row: Row, size: int) -> None:
+    def _open_run(self, number: bytes) -> OpenRun | None:
+        """Return to what a row of a table is added, and those that follow; None if this one is not published."""
         state, begun = self._state, self._state.begun
-        captured = state.tables.get(row.oid)
+        state.run = None
+        captured = state.tables.get(int.from_bytes(number))
         if captured is None or begun is None or state.changes < captured.topic.skipped:
-            return
+            return None
         if not captured.done and captured.chunk is None:
             self._changes.dropped.add(begun.xid)
-            return
-        table, writer = state.relations[row.oid], captured.topic.writer
-        if not writer.fits(table):
+            return None
+        table, waiting = state.relations[captured.number], captured.topic.waiting
+        if not waiting.fits(table):
             self._sealer.flush()
-        for operation, before, after in _operations(row, table, captured.readable):
-            change = Change(table, operation, before, after, begun.xid, begun.commit_lsn, begun.committed_ms)
-            writer.add(change, size)
-            self._ranges.note_change(change)
+        state.run = OpenRun(number, waiting.begin_run(table, captured.readable, begun))
+        return state.run
 
     def _take_truncate(self, truncate: Truncate) -> None:
         state, begun = self._state, self._state.begun
@@ -286,9 +295,7 @@ class CaptureSession:
                 captured.chunk, captured.rows = None, 0  # it is read again, from its beginning
             self._ranges.note_new_table(captured.number)
             table = state.relations[captured.number]
-            captured.topic.writer.add(
-                Change(table, Operation.TRUNCATE, None, None, begun.xid, begun.commit_lsn, begun.committed_ms)
-            )
+            captured.topic.waiting.truncate(table, captured.readable, begun)
 
     def _beat(self) -> None:
         """Note now and then where an idle capture is, so that the database keeps no more of its log than it must."""
@@ -301,25 +308,3 @@ class CaptureSession:
         found = find_tables(self._parts, state.catalog, state.control)
         published = state.catalog.published(self._options.publication) or set()
         self._found_more = any(each.number not in state.tables or each.number not in published for each in found)
-
-
-def _operations(
-    row: Row, table: Table, readable: ReadableTable
-) -> list[tuple[Operation, Values | None, Values | None]]:
-    """Return a changed row as what it is published as; a changed key is a deletion and a creation."""
-    old, new = row.old, row.new
-    if row.kind == "I":
-        return [(Operation.CREATE, None, new)]
-    if row.kind == "D":
-        return [(Operation.DELETE, old, None)]
-    if old is not None and new is not None and _key_changed(old, new, table, readable, whole=row.old_kind == "O"):
-        return [(Operation.DELETE, old, None), (Operation.CREATE, old, new)]
-    return [(Operation.UPDATE, old if row.old_kind == "O" else None, new)]
-
-
-def _key_changed(old: Values, new: Values, table: Table, readable: ReadableTable, *, whole: bool) -> bool:
-    if not whole:
-        return any(old[place] != new[place] for place in table.keys if new[place] is not UNCHANGED)
-    names = {column.name for column in readable.key}
-    places = [place for place, column in enumerate(table.columns) if column.name in names]
-    return any(old[place] != new[place] for place in places if new[place] is not UNCHANGED)

@@ -11,6 +11,7 @@ from jobpipe.cdc.postgresql.database.slot_history import SlotHistory
 from jobpipe.cdc.postgresql.postgres_note import Chunk, KeyRange, OpenTransaction, Visibility
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.stream.pgoutput import Begin
+from jobpipe.cdc.postgresql.waiting.waiting_rows import WaitingRows
 from jobpipe.cdc.topic_writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class TopicState:
     """A topic, and what of the stream it has.
 
     Attributes:
+        waiting: changes that are not published.
         at: it has all transactions before this place in the log.
         open: the one of which it has a part.
         skipped: how many changes of the transaction that is coming it has already.
@@ -70,12 +72,26 @@ class TopicState:
     """
 
     writer: TopicWriter
+    waiting: WaitingRows = field(default_factory=WaitingRows)
     at: int = 0
     open: OpenTransaction | None = None
     skipped: float = 0
     again: list[KeyRange] = field(default_factory=list)
     unnoted: bool = False
     tables: list[CapturedTable] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """Changes of one table that come one after the other, in one transaction.
+
+    Attributes:
+        table: its number, as messages have it.
+        messages: of rows; they wait in the table's topic.
+    """
+
+    table: bytes
+    messages: list[bytes]
 
 
 @dataclass
@@ -92,6 +108,7 @@ class CaptureState:
         at: all transactions before this place are published, or wait to be.
         begun: the transaction that is coming; None between two.
         changes: of it, how many are taken.
+        run: changes of rows that come now, and are of the same table as the last one, are added to it.
     """
 
     options: PostgresOptions
@@ -107,6 +124,7 @@ class CaptureState:
     at: int = 0
     begun: Begin | None = None
     changes: int = 0
+    run: OpenRun | None = None
 
     @property
     def name(self) -> str:

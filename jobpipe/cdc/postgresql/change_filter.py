@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from jobpipe.cdc.changes import UNCHANGED, Change, Operation
 from jobpipe.cdc.postgresql.capture_state import CapturedTable, CaptureState, TopicState, seen_now
-from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable
 from jobpipe.cdc.postgresql.postgres_note import Chunk, Visibility
-from jobpipe.cdc.postgresql.table_chunks import Key, places_of
+from jobpipe.cdc.postgresql.table_chunks import places_of
+from jobpipe.cdc.postgresql.waiting.row_columns import Flags, Places
+from jobpipe.cdc.postgresql.waiting.waiting_rows import TableChanges
 
 MAX_REMEMBERED = 100_000  # transactions, unless so many are open
 
@@ -46,61 +46,41 @@ class ChangeFilter:
         self.dropped = StreamedTransactions(state)
         self._state = state
 
-    def sort_out(self, topic: TopicState) -> None:
-        """Drop those changes that wait which chunks have, or will have."""
-        pending = topic.writer.pending
+    def sort_out(self, topic: TopicState, changes: list[TableChanges]) -> list[TableChanges]:
+        """Return those of some changes that chunks do not have, and will not have."""
         for table in topic.tables:
-            if table.chunk is None:
+            if (chunk := table.chunk) is None:
                 continue
-            places = [place for place, change in enumerate(pending) if change.table.number == table.number]
-            changes = [pending[place] for place in places]
-            same_key = table.chunk.key == table.readable.key_print and _has_key(table, changes)
-            kept = self._kept(table, table.chunk, changes) if same_key else []
-            if not same_key:
-                for change in changes:
-                    self.dropped.add(change.transaction)
-                kept = [False] * len(changes)
+            mine = [each for each in changes if each.table.number == table.number]
+            if chunk.key == table.readable.key_print and all(_has_key(table, each) for each in mine):
+                kept = [each.kept(self._kept(table, chunk, each)) for each in mine]
+            else:
+                for each in mine:
+                    self._drop(each.transactions)
+                kept = []
                 table.begin_again()
-            gone = {place for place, keep in zip(places, kept, strict=True) if not keep}
-            pending = [change for place, change in enumerate(pending) if place not in gone]
-        topic.writer.pending = pending
+            changes = [each for each in changes if each.table.number != table.number]
+            changes += [each for each in kept if len(each.columns)]
+        return changes
 
-    def _kept(self, table: CapturedTable, chunk: Chunk, changes: list[Change]) -> list[bool]:
+    def _drop(self, transactions: Places) -> None:
+        for xid in np.unique(transactions).tolist():
+            self.dropped.add(xid)
+
+    def _kept(self, table: CapturedTable, chunk: Chunk, changes: TableChanges) -> Flags:
         """Tell of each change whether it is published."""
-        if not changes:
-            return []
-        regions = [1] * len(changes)  # 0: before the chunk, 1: in it, 2: after it
+        if changes.truncates:
+            return np.ones(len(changes.order), np.bool_)
+        regions = np.ones(len(changes.order), np.int64)  # 0: before the chunk, 1: in it, 2: after it
         bounds = [bound for bound in (chunk.low, chunk.high) if bound is not None]
         if table.readable.key and bounds:
-            keys = [key_of(change, table.readable) for change in changes]
-            found = places_of(self._state.control, table.readable.key, keys, bounds)
-            regions = [place + (chunk.low is None) for place in found]
-        kept = []
-        for change, region in zip(changes, regions, strict=True):
-            if change.operation is Operation.TRUNCATE:
-                kept.append(True)
-            elif region > 1:
-                self.dropped.add(change.transaction)
-                kept.append(False)
-            else:
-                kept.append(region == 0 or not chunk.seen.sees(chunk.seen.full(change.transaction)))
-        return kept
+            found = places_of(self._state.control, table.readable.key, changes.keys(table.readable), bounds)
+            regions = np.array(found, np.int64) + (chunk.low is None)
+        self._drop(changes.transactions[regions > 1])
+        seen = [xid for xid in np.unique(changes.transactions).tolist() if chunk.seen.sees(chunk.seen.full(xid))]
+        return (regions == 0) | ((regions == 1) & ~np.isin(changes.transactions, seen))
 
 
-def _has_key(table: CapturedTable, changes: list[Change]) -> bool:
+def _has_key(table: CapturedTable, changes: TableChanges) -> bool:
     """Tell whether changes have the columns of the key by which a table is being read."""
-    names = {column.name for column in table.readable.key}
-    return all(names <= {column.name for column in each} for each in {change.table.columns for change in changes})
-
-
-def key_of(change: Change, readable: ReadableTable) -> Key:
-    """Return the key of a change, as texts."""
-    places = {column.name: place for place, column in enumerate(change.table.columns)}
-    key: list[Any] = []
-    for column in readable.key:
-        place = places[column.name]
-        value = None if change.after is None else change.after[place]
-        if value is None or value is UNCHANGED:
-            value = None if change.before is None else change.before[place]
-        key.append(value.decode() if isinstance(value, bytes) else "")
-    return tuple(key)
+    return {column.name for column in table.readable.key} <= {column.name for column in changes.table.columns}

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from jobpipe.cdc.capture_runner import CaptureRunner
 from jobpipe.cdc.change_rows import ChangeRows, Origin
-from jobpipe.cdc.changes import Change
 from jobpipe.cdc.postgresql.capture_session import CaptureSession
 from jobpipe.cdc.postgresql.database.slot_meter import SlotMeter
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
@@ -24,15 +22,7 @@ from jobpipe.cdc.session_tables import KnownTables, SessionParts
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
 
-
-def _origins(changes: Sequence[Change]) -> list[pa.Array[Any]]:
-    return [
-        pa.array([change.transaction or None for change in changes], pa.int64()),
-        pa.array([change.at or None for change in changes], pa.int64()),
-    ]
-
-
-ORIGIN = Origin((pa.field("txId", pa.int64()), pa.field("lsn", pa.int64())), _origins)
+ORIGIN = Origin((pa.field("txId", pa.int64()), pa.field("lsn", pa.int64())))
 """Where a change stands in the log: the number of its transaction, and the place of its commit."""
 
 

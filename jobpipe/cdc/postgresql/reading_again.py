@@ -14,9 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobpipe.cdc.changes import Change
 from jobpipe.cdc.postgresql.capture_state import CaptureState, TopicState, seen_now
-from jobpipe.cdc.postgresql.change_filter import StreamedTransactions, key_of
+from jobpipe.cdc.postgresql.change_filter import StreamedTransactions
 from jobpipe.cdc.postgresql.database.database_catalog import DatabaseCatalog, ReadableTable
 from jobpipe.cdc.postgresql.postgres_note import KeyRange, Visibility
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
@@ -24,6 +23,7 @@ from jobpipe.cdc.postgresql.stream.pgoutput import LogicalMessage
 from jobpipe.cdc.postgresql.stream.replication_stream import MESSAGES_SINCE
 from jobpipe.cdc.postgresql.table_chunks import ChunkReader, Key, Piece
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
+from jobpipe.cdc.postgresql.waiting.waiting_rows import TableChanges
 from jobpipe.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class RangeReading:
     def __init__(self, state: CaptureState, sealer: TopicSealer) -> None:
         self._state = state
         self._sealer = sealer
+        sealer.note_changes = self.note_changes
         self._window: _Window | None = None
         self._running: Visibility | None = None  # what ran when the next request was begun: snapshots must see it
         self._streamed = StreamedTransactions(state)
@@ -156,10 +157,10 @@ class RangeReading:
         topic.again.append(KeyRange(table.number, *asked[1], table.readable.key_print))
         topic.unnoted = True
 
-    def note_change(self, change: Change) -> None:
-        """Note a change that is published."""
-        if self._window is not None and self._window.readable.table.number == change.table.number:
-            self._window.changed.add(key_of(change, self._window.readable))
+    def note_changes(self, changes: TableChanges) -> None:
+        """Note changes that are about to be published."""
+        if self._window is not None and self._window.readable.table.number == changes.table.number:
+            self._window.changed.update(changes.keys(self._window.readable))
 
     def note_new_table(self, number: int) -> None:
         """Note that a table is another one from here on: it has other columns, or no rows."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 
-from jobpipe.cdc.changes import Change, Operation
 from jobpipe.cdc.postgresql.capture_state import CapturedTable, CaptureState
 from jobpipe.cdc.postgresql.change_filter import ChangeFilter
 from jobpipe.cdc.postgresql.database.database_catalog import fingerprint
@@ -91,10 +90,8 @@ class TableReading:
             table.begin_again()
             low = None
         if table.unfinished is not None:
-            gone = Change(readable.table, Operation.TRUNCATE, None, None, 0, 0, int(time.time() * 1000))
-            topic.writer.add(gone)
             table.unfinished = None
-            self._sealer.seal(topic)
+            self._sealer.truncate(table)
         limit, high, count = self._state.options.chunk_size, low, 0
         for piece in reader.pieces(readable, low, None, limit):
             count += piece.texts.num_rows

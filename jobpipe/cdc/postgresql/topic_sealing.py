@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from jobpipe.cdc.postgresql.capture_state import CapturedTable, CaptureState, TopicState
 from jobpipe.cdc.postgresql.change_filter import ChangeFilter
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction
+from jobpipe.cdc.postgresql.stream.pgoutput import Begin
 from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
+from jobpipe.cdc.postgresql.waiting.waiting_rows import TableChanges, WaitingRows, in_order
 from jobpipe.errors import ConfigError
 from jobpipe.operations.publisher_operations import MAX_NOTE
 
@@ -20,21 +23,27 @@ class TopicSealer:
     Attributes:
         stream: told what the database need not keep; None before it has begun.
         flushed_at: when it was done last.
+        note_changes: called with all changes of a table that are about to be published.
     """
 
     def __init__(self, state: CaptureState, changes: ChangeFilter) -> None:
         self.stream: ReplicationStream | None = None
         self.flushed_at = time.monotonic()
+        self.note_changes: Callable[[TableChanges], None] = lambda _: None
         self._state = state
         self._changes = changes
 
     def flush(self) -> None:
         """Publish all that waits; then tell the database that it is no longer needed."""
         self.flushed_at = time.monotonic()
+        self._state.run = None  # what is added to it would not be published
         for topic in self._state.topics.values():
-            if topic.writer.pending:
-                self._changes.sort_out(topic)
-            if topic.writer.pending or topic.unnoted:
+            if topic.waiting:
+                changes = topic.waiting.changes()
+                for each in changes:
+                    self.note_changes(each)
+                self._publish(topic, self._changes.sort_out(topic, changes))
+            elif topic.unnoted:
                 self.seal(topic)
         self.confirm()
 
@@ -50,17 +59,31 @@ class TopicSealer:
                 self.seal(topic)
 
     def seal(self, topic: TopicState) -> None:
-        """Publish what waits for a topic; a note alone if nothing does."""
+        """Publish a note alone, which subscribers do not see; nothing may wait."""
         first = topic.tables[0]
-        note = self._note(topic)
-        topic.writer.seal(note, self._state.relations.get(first.number, first.readable.table))
-        topic.unnoted = False
+        table = self._state.relations.get(first.number, first.readable.table)
+        self.write(topic, topic.writer.rows.schema(table).empty_table())
+
+    def truncate(self, table: CapturedTable) -> None:
+        """Publish that a table is empty; nothing may wait."""
+        topic, waiting = table.topic, WaitingRows()
+        waiting.truncate(table.readable.table, table.readable, Begin(0, int(time.time() * 1000), 0))
+        self._publish(topic, waiting.changes())
+
+    def _publish(self, topic: TopicState, changes: list[TableChanges]) -> None:
+        """Publish changes, which may be none; nothing waits then."""
+        if changes:
+            rows = [topic.writer.rows.of_columns(each.columns) for each in changes]
+            self.write(topic, in_order(changes, rows))
+        elif topic.unnoted:
+            self.seal(topic)
+        topic.waiting.clear()
 
     def write(self, topic: TopicState, rows: pa.Table, read: tuple[CapturedTable, Chunk] | None = None) -> None:
-        """Publish rows that were read; nothing may wait.
+        """Publish rows; none of what waits may come before them.
 
         Args:
-            read: the table, and the chunk of which they are; None if they were read again.
+            read: the table, and the chunk of which they are; None for others.
         """
         if read is not None:
             read[0].chunk = read[1]

@@ -1,7 +1,7 @@
 """PostgreSQL's logical replication messages, as its output plug-in ``pgoutput`` writes them (protocol version 1).
 
 Source: PostgreSQL's documentation, chapters "Logical Replication Message Formats" and "Streaming Replication
-Protocol". Reads and writes bytes; does no I/O.
+Protocol". Reads and writes bytes; does no I/O. The messages of rows, :mod:`.row_columns` reads, many at once.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jobpipe.cdc.changes import UNCHANGED, Value
 from jobpipe.errors import RemoteProtocolError
 
 EPOCH_MS = 946_684_800_000  # 2000-01-01, from which PostgreSQL counts, in milliseconds since 1970
 HEADER = 25  # bytes before a message: the letter w, start, end, time
+KIND, NUMBER = slice(HEADER, HEADER + 1), slice(HEADER + 1, HEADER + 5)  # of a message, and of the table that it is of
+ROWS = frozenset((b"I", b"U", b"D"))  # kinds of messages of rows, which have the table's number
 _COUNT = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _BEGIN = struct.Struct(">QqI")
 _COMMIT = struct.Struct(">BQQq")
 _KEEPALIVE = struct.Struct(">QqB")
 _STATUS = struct.Struct(">cQQQqB")
-_NULL, _SAME, _TEXT = b"nut"
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,6 @@ class Relation:
     columns: tuple[RelationColumn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A changed row: ``kind`` is I, U or D; ``old_kind`` is K (the key alone has values), O (all have), or empty."""
-
-    kind: str
-    oid: int
-    old_kind: str
-    old: list[Value] | None
-    new: list[Value] | None
-
-
 @dataclass(frozen=True)
 class Truncate:
     """These tables are empty."""
@@ -90,7 +79,7 @@ class LogicalMessage:
     content: bytes
 
 
-Message: TypeAlias = Begin | Commit | Relation | Row | Truncate | LogicalMessage | None
+Message: TypeAlias = Begin | Commit | Relation | Truncate | LogicalMessage | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,7 @@ class Keepalive:
 
 
 def decode(data: bytes, at: int = 0) -> Message:
-    """Return the message at a place; None for one that says nothing of rows (origins, types).
+    """Return the message at a place, which is not of a row; None for one that says nothing here (origins, types).
 
     Raises:
         RemoteProtocolError: it is none.
@@ -146,28 +135,6 @@ def _relation(data: bytes, at: int) -> Relation:
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
 
 
-def _insert(data: bytes, at: int) -> Row:
-    (oid,) = _LENGTH.unpack_from(data, at)
-    new, _ = _values(data, at + 5)
-    return Row("I", oid, "", None, new)
-
-
-def _update(data: bytes, at: int) -> Row:
-    (oid,) = _LENGTH.unpack_from(data, at)
-    old_kind, old, at = "", None, at + 4
-    if data[at] != 78:  # N
-        old_kind = chr(data[at])
-        old, at = _values(data, at + 1)
-    new, _ = _values(data, at + 1)
-    return Row("U", oid, old_kind, old, new)
-
-
-def _delete(data: bytes, at: int) -> Row:
-    (oid,) = _LENGTH.unpack_from(data, at)
-    old, _ = _values(data, at + 5)
-    return Row("D", oid, chr(data[at + 4]), old, None)
-
-
 def _truncate(data: bytes, at: int) -> Truncate:
     count, _options = struct.unpack_from(">IB", data, at)
     return Truncate(struct.unpack_from(f">{count}I", data, at + 5))
@@ -188,9 +155,6 @@ _READERS: dict[bytes, Callable[[bytes, int], Message]] = {
     b"B": _begin,
     b"C": _commit,
     b"R": _relation,
-    b"I": _insert,
-    b"U": _update,
-    b"D": _delete,
     b"T": _truncate,
     b"M": _logical_message,
     b"Y": _nothing,
@@ -201,28 +165,6 @@ _READERS: dict[bytes, Callable[[bytes, int], Message]] = {
 def _string(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(b"\0", at)
     return data[at:end].decode(), end + 1
-
-
-def _values(data: bytes, at: int) -> tuple[list[Value], int]:
-    """Return the values of a row, and the place after them."""
-    (count,) = _COUNT.unpack_from(data, at)
-    at += 2
-    values: list[Value] = []
-    length_at = _LENGTH.unpack_from
-    for _ in range(count):
-        kind = data[at]
-        if kind == _TEXT:
-            start = at + 5
-            at = start + length_at(data, at + 1)[0]
-            values.append(data[start:at])
-            continue
-        if kind not in (_NULL, _SAME):
-            raise ValueError(f"a value of kind {kind}")
-        values.append(None if kind == _NULL else UNCHANGED)
-        at += 1
-    if at > len(data):
-        raise ValueError("it is cut off")
-    return values, at
 
 
 def keepalive(data: bytes) -> Keepalive:

@@ -12,7 +12,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.cdc.postgresql.stream.pgoutput import keepalive, lsn_text, status_update
+from jobpipe.cdc.postgresql.stream.pgoutput import Keepalive, keepalive, lsn_text, status_update
 from jobpipe.errors import DataLoss, JobpipeError, LinkBroken
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FEEDBACK_SECONDS = 10.0  # a sixth of wal_sender_timeout's default
 MESSAGES_SINCE = 140_000  # the version from which logical messages are streamed
-_ENDED = -1
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE
 _LOST = ("42704", "58P01", "55000")  # the publication was not there then, a file of the log is gone, the slot is lost
 _KEEPALIVE = ord("k")
@@ -55,6 +54,7 @@ class ReplicationStream:
         self._pgconn = connection.pgconn
         self._lock = threading.Lock()  # of the connection: libpq's calls for one must not meet
         self._ended = threading.Event()
+        self._over = False  # nothing follows
         self._wake = wake
         connection.execute(
             sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}{})").format(
@@ -77,34 +77,45 @@ class ReplicationStream:
         self._thread.join()
         self._connection.close()  # what else its context does cannot be done while it streams
 
-    def read(self, seconds: float) -> bytes | None:
-        """Return the next message with its header of 25 bytes.
+    def read(self, seconds: float, limit: int) -> list[bytes]:
+        """Return the next messages, at most ``limit``, each with its header of 25 bytes.
 
-        None if there is none after so many seconds, or if the server has told how far it has sent meanwhile.
+        None of them if there are none after so many seconds, or if the server has told how far it has sent meanwhile.
 
         Raises:
             LinkBroken: the stream has ended.
         """
         deadline = time.monotonic() + seconds
         while True:
-            with self._lock:
-                length, view = self._pgconn.get_copy_data(1)
-            if length > 0:
-                data = bytes(view)
-                if data[0] != _KEEPALIVE:
-                    return data
-                heard = keepalive(data)
-                self.sent = max(self.sent, heard.end_lsn)
-                if heard.reply_wanted:
-                    self._tell()
-                if seconds > 0:
-                    return None
-            elif length <= _ENDED:
+            messages, heard, ended = self._copied(limit)
+            if any(each.reply_wanted for each in heard):
+                self._tell()
+            if messages or (heard and seconds > 0):
+                return messages
+            if ended:
                 raise self._end()
-            elif self._pgconn.socket not in self._ready(deadline - time.monotonic()):
-                return None
-            else:
-                self._consume()
+            if self._pgconn.socket not in self._ready(deadline - time.monotonic()):
+                return []
+            self._consume()
+
+    def _copied(self, limit: int) -> tuple[list[bytes], list[Keepalive], bool]:
+        """Return what libpq has: messages, keepalives, and whether nothing follows."""
+        messages: list[bytes] = []
+        heard: list[Keepalive] = []
+        take = self._pgconn.get_copy_data
+        with self._lock:
+            while not self._over and len(messages) < limit:
+                length, view = take(1)
+                if length <= 0:
+                    self._over = length < 0
+                    break
+                data = bytes(view)
+                if data[0] == _KEEPALIVE:
+                    heard.append(keepalive(data))
+                    self.sent = max(self.sent, heard[-1].end_lsn)
+                else:
+                    messages.append(data)
+        return messages, heard, self._over
 
     def _ready(self, seconds: float) -> list[int]:
         return select.select([self._pgconn.socket, self._wake], [], [], max(seconds, 0))[0]
