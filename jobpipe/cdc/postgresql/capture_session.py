@@ -37,6 +37,7 @@ from jobpipe.cdc.postgresql.stream.pgoutput import (
     Begin,
     Commit,
     LogicalMessage,
+    Message,
     Relation,
     Truncate,
     decode,
@@ -185,8 +186,7 @@ class CaptureSession:
         taken = size = 0
         messages = stream.read(wait, limit)
         while messages:
-            for data in messages:
-                self._take(data)
+            self._take(messages)
             taken += len(messages)
             size += sum(map(len, messages))
             if taken >= limit or size >= BATCH_BYTES:
@@ -207,17 +207,22 @@ class CaptureSession:
         self._sealer.flush()
         self._freshness.publish()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, messages: list[bytes]) -> None:
         state = self._state
-        if data[KIND] in ROWS:
-            run = state.run
-            if run is None or run.table != data[NUMBER]:
-                run = self._open_run(data[NUMBER])
-            if run is not None:
-                run.messages.append(data)
-            state.changes += 1  # last: until then a note that is sealed must not count it
-            return
-        message, state.run = decode(data, HEADER), None
+        for data in messages:
+            if data[KIND] in ROWS:
+                run = state.run
+                if run is None or run.table != data[NUMBER]:
+                    run = self._open_run(data[NUMBER])
+                if run is not None:
+                    run.messages.append(data)
+                state.changes += 1  # last: until then a note that is sealed must not count it
+            else:
+                state.run = None
+                self._take_other(decode(data, HEADER))
+
+    def _take_other(self, message: Message) -> None:
+        state = self._state
         if isinstance(message, Begin):
             state.begun, state.changes = message, 0
             self._ranges.note_begin(message.xid)
