@@ -22,6 +22,7 @@ KEY, OLD, NEW = b"KON"
 _NULL, _SAME, _TEXT = b"nut"
 _TAG = HEADER + 5  # the letter of the first tuple, after that of the message and the table's number
 _TUPLE = _TAG + 1
+_MOST = (1 << 31) - 64  # bytes that Arrow's texts may have together
 _PADDING = 8  # bytes, so that a length may be looked for at the end of the last message
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -60,7 +61,7 @@ class DecodedRows:
 
 
 def decode_rows(messages: Sequence[bytes], width: int) -> DecodedRows:
-    """Return the rows of messages, each with its header; at least one.
+    """Return the rows of messages, each with its header; at least one, and less than 2 GiB of them.
 
     Args:
         width: how many columns the table has.
@@ -71,6 +72,7 @@ def decode_rows(messages: Sequence[bytes], width: int) -> DecodedRows:
     count = len(messages)
     lengths = np.fromiter(map(len, messages), np.int64, count)
     _require(bool((lengths >= _TUPLE + 2).all()), "it is cut off")
+    _require(bool(lengths.sum() < _MOST), "too much of them at once")
     walk = _Walk(b"".join([*messages, bytes(_PADDING)]), np.cumsum(lengths), width)
     starts = walk.ends - lengths
     kinds, tags, at = walk.octets[starts + HEADER], walk.octets[starts + _TAG], starts + _TUPLE

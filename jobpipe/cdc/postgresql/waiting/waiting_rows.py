@@ -225,10 +225,9 @@ def _image(tuples: Tuples, shown: Flags) -> RowImage | None:
 
 def _filled(table: Table, old: Tuples | None, new: Tuples) -> tuple[Tuples, pa.Array[Any]]:
     """Return new values, with the old ones for those that are unchanged, and the names of those that are not known."""
-    texts = list(new.texts)
-    unknown = np.column_stack(new.same)
-    if not unknown.any():
-        return new, pa.nulls(len(unknown), UNCHANGED_FIELD)
+    if not any(same.any() for same in new.same):
+        return new, pa.nulls(len(new.there), UNCHANGED_FIELD)
+    texts, unknown = list(new.texts), np.column_stack(new.same)
     if table.whole_rows and old is not None:
         for place, same in enumerate(new.same):
             known = same & old.there
