@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import jobpipe
@@ -176,15 +177,15 @@ def test_a_transaction_is_cut_and_killed_in_the_middle(decoded: Postgres, schema
         keep("t", config)
         until(lambda: settled(capture), PATIENCE, "the beginning")
         writer = capture._writers["t"]
-        seal, seals = writer.seal, iter(range(3, -1, -1))
+        write, writes = writer.write, iter(range(3, -1, -1))
 
-        def failing(note: bytes, of: Any) -> None:
-            if writer.pending and next(seals) == 0:
+        def failing(rows: pa.Table, note: bytes) -> None:
+            if rows.num_rows and next(writes) == 0:
                 capture._stop.set()
                 raise jobpipe.errors.LinkClosed("killed here")
-            seal(note, of)
+            write(rows, note)
 
-        writer.seal = failing  # type: ignore[method-assign]
+        writer.write = failing  # type: ignore[method-assign]
         query(f"INSERT INTO {table} SELECT i, i FROM generate_series(1, 5000) i")
         assert capture._stop.wait(PATIENCE)
     with running(given, config):
@@ -237,15 +238,15 @@ def test_a_note_before_the_stream_forgets_nothing(decoded: Postgres, schema: str
         query(f"INSERT INTO {schema}.a_1 SELECT i, i FROM generate_series(1, 50) i")
         until(lambda: capture.status().rows == 50, PATIENCE, "the first transaction")
         writer = capture._writers["a"]
-        seal, seals = writer.seal, iter(range(3, -1, -1))
+        write, writes = writer.write, iter(range(3, -1, -1))
 
-        def failing(note: bytes, of: Any) -> None:
-            if writer.pending and next(seals) == 0:
+        def failing(rows: pa.Table, note: bytes) -> None:
+            if rows.num_rows and next(writes) == 0:
                 capture._stop.set()
                 raise jobpipe.errors.LinkClosed("killed here")
-            seal(note, of)
+            write(rows, note)
 
-        writer.seal = failing
+        writer.write = failing
         query(f"INSERT INTO {schema}.a_1 SELECT i, i FROM generate_series(51, 1000) i")
         assert capture._stop.wait(PATIENCE)
     more = options(decoded, schema, ["a_[12]", "b"], batch_rows=100, route=route)
