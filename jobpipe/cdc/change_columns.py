@@ -80,18 +80,14 @@ class ChangeColumns:
     @property
     def shown(self) -> list[pa.Array[Any]]:
         """The new values of each row, or the old ones where there are none."""
-        before, after = self.before, self.after
-        if after is None or before is None:
-            one = after or before
-            return (
-                [pa.nulls(len(self), column.type.given) for column in self.table.columns]
-                if one is None
-                else one.columns
-            )
-        if after.missing is None:
-            return after.columns
-        pairs = zip(before.columns, after.columns, strict=True)
-        return [pc.if_else(after.missing, old, new) for old, new in pairs]
+        images = [image for image in (self.after, self.before) if image is not None]
+        if not images:
+            kinds: list[Any] = [column.type.given for column in self.table.columns]
+            return [pa.nulls(len(self), kind) for kind in kinds]
+        if len(images) == 1 or images[0].missing is None:
+            return images[0].columns
+        new, old = images
+        return [pc.if_else(new.missing, one, other) for one, other in zip(old.columns, new.columns, strict=True)]
 
     def take(self, places: pa.Array[Any]) -> ChangeColumns:
         """Return some of the changes."""

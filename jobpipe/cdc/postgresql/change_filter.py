@@ -78,7 +78,8 @@ class ChangeFilter:
             regions = np.array(found, np.int64) + (chunk.low is None)
         self._drop(changes.transactions[regions > 1])
         seen = [xid for xid in np.unique(changes.transactions).tolist() if chunk.seen.sees(chunk.seen.full(xid))]
-        return (regions == 0) | ((regions == 1) & ~np.isin(changes.transactions, seen))
+        published: Flags = (regions == 0) | ((regions == 1) & ~np.isin(changes.transactions, seen))
+        return published
 
 
 def _has_key(table: CapturedTable, changes: TableChanges) -> bool:

@@ -134,17 +134,18 @@ class _Walk:
 
     def _texts(self, rows: Places, starts: Places, ends: Places, is_text: Flags, count: int) -> pa.Array[Any]:
         """Return the bytes between places as a column for all rows, null where there is none."""
-        offsets = np.empty(2 * len(rows), np.int32)  # each second text is what lies between two that are wanted
+        offsets: Any = np.empty(2 * len(rows), np.int32)  # each second text is what lies between two that are wanted
         offsets[::2], offsets[1::2] = starts, ends
         both = pa.Array.from_buffers(
             pa.binary(),
             len(offsets) - 1,
-            [None, pa.py_buffer(offsets), self._buffer],  # type: ignore[list-item]
+            [None, pa.py_buffer(offsets), self._buffer],
         )
         wanted, missing = np.zeros(count, np.int64), np.ones(count, np.bool_)
         wanted[rows] = np.arange(0, len(offsets), 2)
         missing[rows] = ~is_text
-        return both.take(pa.array(wanted, mask=missing if missing.any() else None))
+        places: Any = pa.array(wanted, mask=missing if missing.any() else None)
+        return both.take(places)
 
 
 def _require(holds: bool, why: str) -> None:

@@ -75,7 +75,7 @@ class TableChanges:
         images = [image for image in (self.columns.after, self.columns.before) if image is not None]
         if not images or not readable.key:
             return [tuple("" for _ in readable.key)] * len(self.order)
-        parts = [
+        parts: list[Any] = [
             pc.coalesce(*(image.columns[named[column.name]] for image in images), pa.scalar(b"")).cast(pa.string())
             for column in readable.key
         ]
@@ -137,7 +137,7 @@ def in_order(changes: Sequence[TableChanges], rows: Sequence[pa.Table]) -> pa.Ta
     if len(rows) == 1:
         return rows[0]
     order = np.argsort(np.concatenate([each.order for each in changes]), kind="stable")
-    return pa.concat_tables(rows).combine_chunks().take(pa.array(order))
+    return pa.concat_tables(rows).combine_chunks().take(order)
 
 
 def _changes(group: Sequence[tuple[int, Run]]) -> TableChanges:
@@ -205,7 +205,7 @@ def _with_rows(plain: ChangeColumns, rows: DecodedRows, changed: Flags) -> Chang
     letters = np.zeros(256, np.int64)
     letters[[INSERT, UPDATE, DELETE]] = range(3)
     names = pa.array([Operation.CREATE, Operation.UPDATE, Operation.DELETE], pa.string())
-    operations = names.take(pa.array(letters[rows.kinds]))
+    operations = names.take(letters[rows.kinds])
     before = after = None
     unchanged = plain.unchanged
     if old is not None:
@@ -235,10 +235,10 @@ def _filled(table: Table, old: Tuples | None, new: Tuples) -> tuple[Tuples, pa.A
                 texts[place] = pc.if_else(pa.array(known), old.texts[place], texts[place])
         unknown &= ~old.there[:, np.newaxis]
     counts = unknown.sum(axis=1)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
     names = pa.array([column.name for column in table.columns], pa.string())
-    values = names.take(pa.array(np.nonzero(unknown)[1]))
-    lists = pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(counts == 0))
+    values = names.take(np.nonzero(unknown)[1])
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=pa.array(counts == 0))
     return replace(new, texts=texts), lists
 
 
