@@ -55,6 +55,9 @@ WAIT_SECONDS = 0.25  # for a message; a stop is looked for so often
 MARK_SECONDS = 0.02  # between two questions how far the server has sent
 OPEN_SECONDS = 0.5  # after which changes of a transaction that is still coming are published
 BATCH_BYTES = 16 * 1024 * 1024
+BUSY = 100  # messages that came one after the other: then a pause does not end the batch, as more will come
+PAUSE_SECONDS = 0.002  # PostgreSQL sends few messages at once, and each look for them costs more than they do
+BUSY_SECONDS = 0.1  # after which a batch does not wait for more
 IN_USE = "55006"  # the slot is active
 
 
@@ -185,16 +188,20 @@ class CaptureSession:
         state, stream, limit = self._state, self._stream, self._options.batch_rows
         taken = size = 0
         messages = stream.read(wait, limit)
+        began = time.monotonic()
         while messages:
             self._take(messages)
             taken += len(messages)
             size += sum(map(len, messages))
             if taken >= limit or size >= BATCH_BYTES:
                 self._flush()
-                taken = size = 0
+                taken, size, began = 0, 0, time.monotonic()
                 if self._parts.stopped():
                     return
             messages = stream.read(0.0, limit - taken)
+            if not messages and taken >= BUSY and time.monotonic() - began < BUSY_SECONDS:
+                time.sleep(PAUSE_SECONDS)
+                messages = stream.read(0.0, limit - taken)
         if state.begun is None:
             state.at = max(state.at, stream.sent)
             if any(topic.waiting or topic.unnoted for topic in state.topics.values()):
