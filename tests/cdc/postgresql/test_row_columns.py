@@ -154,7 +154,7 @@ def made(changes: list[TableChanges], rows: ChangeRows) -> pa.Table:
     return in_order(changes, [rows.of_columns(each.columns) for each in changes])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), whole=st.booleans())
 def test_columns_equal_rows(data: st.DataObject, whole: bool) -> None:
     """Runs of two tables, of several transactions, and TRUNCATE among them, in both forms."""
