@@ -137,7 +137,7 @@ def test_a_lock_keeps_nothing_else_up(
     query, free = decoded.query, hold_back("u", monkeypatch)
     for name in ("t", "u"):
         query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
-    given = options(decoded, schema, ["t", "u"], required_subscribers={"t": ("copy",)})
+    given = options(decoded, schema, ["t", "u"], required_subscribers={"t": ("copy",)}, heartbeat=0.05)
     with running(given, config) as capture, decoded.connect() as connection, connection.transaction():
         until(lambda: list(capture.status().tables) == [f"{schema}.u"], PATIENCE, "the end of the first table")
         connection.execute(f"LOCK TABLE {schema}.u")

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE
+from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE, SCHEMAS_SINCE
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, LinkError
 from tests.bus.kit import until
@@ -141,6 +141,28 @@ def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
     form = serialization.PrivateFormat.PKCS8
     paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     return paths
+
+
+@pytest.mark.parametrize("scope", ["TABLES IN SCHEMA", "ALL TABLES"])
+def test_a_publication_of_more_than_tables(decoded: Postgres, schema: str, config: Config, scope: str) -> None:
+    """Of a schema, or of everything: nothing is added to it."""
+    query = decoded.query
+    if scope != "ALL TABLES" and int(query("SHOW server_version_num")[0][0]) < SCHEMAS_SINCE:
+        pytest.skip("a publication of a schema needs PostgreSQL 15")
+    given = options(decoded, schema, ["t", "u"])
+    query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    query(f"CREATE TABLE {schema}.u (id int PRIMARY KEY)")
+    of = scope if scope == "ALL TABLES" else f"{scope} {schema}"
+    query(f"CREATE PUBLICATION {given.publication} FOR {of} WITH (publish_via_partition_root)")
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the end of reading")
+    assert (
+        query(
+            "SELECT prrelid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = %s",
+            given.publication,
+        )
+        == []
+    )
 
 
 @pytest.mark.slow

@@ -57,11 +57,22 @@ _TYPES = """
     SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typelem, t.typcategory, n.nspname
     FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = ANY (%s)
 """
+_PUBLISHED = """
+    SELECT c.oid FROM pg_catalog.pg_class c, pg_catalog.pg_publication p
+    WHERE p.oid = %s AND (
+        EXISTS (SELECT FROM pg_catalog.pg_publication_rel WHERE prpubid = p.oid AND prrelid = c.oid)
+        OR c.relkind IN ('r', 'p') AND NOT c.relispartition AND (p.puballtables {schemas})
+    )
+"""
+_PUBLISHED_SCHEMAS = """
+    OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace WHERE pnpubid = p.oid AND pnnspid = c.relnamespace)
+"""
 _SLOTS = """
     SELECT slot_name, plugin, database, active_pid, coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn, wal_status,
         pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn), safe_wal_size
     FROM pg_catalog.pg_replication_slots WHERE {only} ORDER BY slot_name
 """
+SCHEMAS_SINCE = 150_000  # the version from which all tables of a schema can be published
 FAILOVER_SINCE = 170_000  # the version from which slots go on at a standby
 
 
@@ -231,20 +242,17 @@ class DatabaseCatalog:
         return next(iter(slots(self._connection, "slot_name = %s", name)), None)
 
     def published(self, publication: str) -> set[int] | None:
-        """Return the numbers of a publication's tables, roots of partitions; None if there is no such publication."""
+        """Return the numbers of a publication's tables, roots of partitions; None if there is no such publication.
+
+        The server's own view of them waits, from PostgreSQL 16 on, for locks of the tables.
+        """
         row = self._connection.execute(
             "SELECT oid FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)
         ).fetchone()
         if row is None:
             return None
-        rows = self._connection.execute(
-            "SELECT prrelid FROM pg_catalog.pg_publication_rel WHERE prpubid = %s "
-            "UNION SELECT c.oid FROM pg_catalog.pg_publication_tables t JOIN pg_catalog.pg_namespace n "
-            "ON n.nspname = t.schemaname JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid "
-            "AND c.relname = t.tablename WHERE t.pubname = %s",
-            (row[0], publication),
-        )
-        return {number for (number,) in rows}
+        statement = _PUBLISHED.format(schemas=_PUBLISHED_SCHEMAS if self.version >= SCHEMAS_SINCE else "")
+        return {number for (number,) in self._connection.execute(statement, row)}
 
     def wal_lsn(self) -> int:
         """Return how far the log of the database is on its disk."""
