@@ -11,8 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobpipe.cdc.change_columns import UNCHANGED_FIELD, ChangeColumns, RowImage
-from jobpipe.cdc.changes import Change, Column, Operation, Table, Unconvertible
+from jobpipe.cdc.changes import (
+    UNCHANGED_FIELD,
+    Change,
+    ChangeColumns,
+    Column,
+    Operation,
+    RowImage,
+    Table,
+    Unconvertible,
+)
 from jobpipe.errors import SchemaMismatch
 
 

@@ -1,13 +1,14 @@
-"""What a source of change data hands on, whichever database it is: tables, their columns, and changes of rows."""
+"""What a source of change data hands on, whichever database it is: tables, and changes of rows, also as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 class Operation(StrEnum):
@@ -30,6 +31,8 @@ class _Unchanged:
 
 
 UNCHANGED: Final = _Unchanged()
+UNCHANGED_FIELD: Final = pa.list_(pa.string())
+"""Of a topic: the names of columns."""
 Value: TypeAlias = "bytes | _Unchanged | None"
 """A column's value as the database writes it, in UTF-8 unless it is binary; None is null."""
 Values: TypeAlias = Sequence[Value]
@@ -130,3 +133,139 @@ class Change(NamedTuple):
     committed_ms: int
     gtid: str = ""
     file: str = ""
+
+
+@dataclass(frozen=True)
+class RowImage:
+    """The old, or the new, values of changed rows.
+
+    Attributes:
+        columns: what the database gives, of each column of the table.
+        missing: which rows have none; None: all have them.
+    """
+
+    columns: list[pa.Array[Any]]
+    missing: pa.Array[Any] | None
+
+    def take(self, places: pa.Array[Any]) -> RowImage:
+        """Return the images of some rows."""
+        missing = None if self.missing is None else self.missing.take(places)
+        return RowImage([column.take(places) for column in self.columns], missing)
+
+
+@dataclass(frozen=True)
+class ChangeColumns:
+    """Changes of a table, or of tables with the same columns.
+
+    Attributes:
+        table: one of them.
+        schemas, names: of the tables.
+        operations: letters.
+        before, after: as those of a :class:`.Change`; None: no row has it.
+        unchanged: of each row, the columns whose new values the database did not send; null for none of them.
+        committed_ms: when, in milliseconds since 1970.
+        places: where a change stands in the database's log, as :class:`.Origin` has it.
+    """
+
+    table: Table
+    schemas: pa.Array[Any]
+    names: pa.Array[Any]
+    operations: pa.Array[Any]
+    before: RowImage | None
+    after: RowImage | None
+    unchanged: pa.Array[Any]
+    committed_ms: pa.Array[Any]
+    places: list[pa.Array[Any]]
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    @classmethod
+    def of(cls, changes: Sequence[Change], places: list[pa.Array[Any]]) -> ChangeColumns:
+        """Return some changes, at least one, as columns."""
+        table = changes[0].table
+        unchanged = _UnchangedNames(table.columns)
+        afters = [unchanged.filled(change) for change in changes]
+        return cls(
+            table=table,
+            schemas=_texts([change.table.schema for change in changes]),
+            names=_texts([change.table.name for change in changes]),
+            operations=_texts([change.operation for change in changes]),
+            before=_image(table, [change.before for change in changes]),
+            after=_image(table, afters),
+            unchanged=unchanged.column(),
+            committed_ms=pa.array([change.committed_ms for change in changes], pa.int64()),
+            places=places,
+        )
+
+    @property
+    def shown(self) -> list[pa.Array[Any]]:
+        """The new values of each row, or the old ones where there are none."""
+        images = [image for image in (self.after, self.before) if image is not None]
+        if not images:
+            kinds: list[Any] = [column.type.given for column in self.table.columns]
+            return [pa.nulls(len(self), kind) for kind in kinds]
+        if len(images) == 1 or images[0].missing is None:
+            return images[0].columns
+        new, old = images
+        return [pc.if_else(new.missing, one, other) for one, other in zip(old.columns, new.columns, strict=True)]
+
+    def take(self, places: pa.Array[Any]) -> ChangeColumns:
+        """Return some of the changes."""
+        return replace(
+            self,
+            schemas=self.schemas.take(places),
+            names=self.names.take(places),
+            operations=self.operations.take(places),
+            before=None if self.before is None else self.before.take(places),
+            after=None if self.after is None else self.after.take(places),
+            unchanged=self.unchanged.take(places),
+            committed_ms=self.committed_ms.take(places),
+            places=[column.take(places) for column in self.places],
+        )
+
+
+class _UnchangedNames:
+    """Which values the database did not send, of each change."""
+
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self._columns = columns
+        self._lists: list[list[str] | None] = []
+
+    def filled(self, change: Change) -> Values | None:
+        """Return the new values; one that is unchanged is the old one, if that was sent."""
+        after, before = change.after, change.before
+        if after is None or UNCHANGED not in after:
+            self._lists.append(None)
+            return after
+        filled: list[Value] = []
+        names: list[str] = []
+        for place, value in enumerate(after):
+            known: Value = value
+            if value is UNCHANGED:
+                known = before[place] if before is not None and change.table.whole_rows else None
+                if not change.table.whole_rows or known is UNCHANGED:
+                    names.append(self._columns[place].name)
+                    known = None
+            filled.append(known)
+        self._lists.append(names or None)
+        return filled
+
+    def column(self) -> pa.Array[Any]:
+        """Return the column of names; null where all values are there."""
+        return pa.array(self._lists, UNCHANGED_FIELD)
+
+
+def _image(table: Table, rows: Sequence[Values | None]) -> RowImage | None:
+    missing = [row is None for row in rows]
+    if all(missing):
+        return None
+    columns = [
+        pa.array([None if row is None else row[place] for row in rows], column.type.given)
+        for place, column in enumerate(table.columns)
+    ]
+    return RowImage(columns, pa.array(missing, pa.bool_()) if any(missing) else None)
+
+
+def _texts(texts: Sequence[str | Operation]) -> pa.Array[Any]:
+    return pa.array(texts, pa.string())

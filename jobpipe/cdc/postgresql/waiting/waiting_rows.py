@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobpipe.cdc.change_columns import UNCHANGED_FIELD, ChangeColumns, RowImage
-from jobpipe.cdc.changes import Operation, Table, same_columns
+from jobpipe.cdc.changes import UNCHANGED_FIELD, ChangeColumns, Operation, RowImage, Table, same_columns
 from jobpipe.cdc.postgresql.database.database_catalog import ReadableTable
 from jobpipe.cdc.postgresql.stream.pgoutput import Begin
 from jobpipe.cdc.postgresql.waiting.row_columns import (
