@@ -188,6 +188,7 @@ class MysqlSession:
             self._seals = self._sealer.seals
             self._marks = self._waiting()
             self._savepoints.clear()
+            state.note_file(*self._stream.file_made)
             state.begun = event.gtid
             for topic in state.topics.values():
                 topic.begin(event.gtid, event.start, state.at.gtids)
