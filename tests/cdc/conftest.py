@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.bus.conftest import nothing_left  # noqa: F401 - a fixture
+from tests.cdc.capturing import failures
 from tests.databases.postgres import Postgres, missing
 
 
@@ -19,6 +20,12 @@ def decoded() -> Iterator[Postgres]:
         wal_level="logical", max_replication_slots="20", max_wal_senders="20", deadlock_timeout="20ms"
     ) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _no_failures() -> None:
+    """What captures of the test before have ended with says nothing of this one."""
+    failures.clear()
 
 
 @pytest.fixture
