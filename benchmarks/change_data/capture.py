@@ -8,11 +8,13 @@ import threading
 
 from jobpipe import cdc
 from jobpipe.config import load
+from jobpipe.jobs.captures.open_capture import collect_rarely
 
 
 def main() -> None:
     order = json.loads(sys.argv[1])
     config = load(overrides={"home": order["home"], "jobpipe.retention.time": "1h"}, environ={})
+    collect_rarely()  # as jobpipe cdc run does
     make = cdc.postgres if order["product"] == "postgres" else cdc.mysql
     with make(config=config, **order["options"]) as capture:
         ended = threading.Event()

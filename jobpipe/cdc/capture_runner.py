@@ -277,7 +277,7 @@ class CaptureRunner(ABC):
                 name=options.name,
                 parallelism=1,  # so that all changes of a topic have one order
                 config=self._config,
-                required_subscribers=needed.get(topic, needed.get(first, ())),
+                required_subscribers=needed.get(topic, ()) or needed.get(first, ()),
             )
             schema = TopicSchema(
                 topic,

@@ -183,13 +183,14 @@ class ChangeColumns:
     @classmethod
     def of(cls, changes: Sequence[Change], places: list[pa.Array[Any]]) -> ChangeColumns:
         """Return some changes, at least one, as columns."""
-        table = changes[0].table
+        table, count = changes[0].table, len(changes)
+        one = all(change.table is table for change in changes)
         unchanged = _UnchangedNames(table.columns)
         afters = [unchanged.filled(change) for change in changes]
         return cls(
             table=table,
-            schemas=_texts([change.table.schema for change in changes]),
-            names=_texts([change.table.name for change in changes]),
+            schemas=_repeated(table.schema, count) if one else _texts([each.table.schema for each in changes]),
+            names=_repeated(table.name, count) if one else _texts([each.table.name for each in changes]),
             operations=_texts([change.operation for change in changes]),
             before=_image(table, [change.before for change in changes]),
             after=_image(table, afters),
@@ -260,11 +261,14 @@ def _image(table: Table, rows: Sequence[Values | None]) -> RowImage | None:
     missing = [row is None for row in rows]
     if all(missing):
         return None
-    columns = [
-        pa.array([None if row is None else row[place] for row in rows], column.type.given)
-        for place, column in enumerate(table.columns)
-    ]
+    none = (None,) * len(table.columns)
+    values = zip(*(none if row is None else row for row in rows), strict=True)
+    columns = [pa.array(each, column.type.given) for each, column in zip(values, table.columns, strict=True)]
     return RowImage(columns, pa.array(missing, pa.bool_()) if any(missing) else None)
+
+
+def _repeated(text: str, count: int) -> pa.Array[Any]:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _texts(texts: Sequence[str | Operation]) -> pa.Array[Any]:

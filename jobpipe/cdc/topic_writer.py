@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -79,6 +79,12 @@ class TopicWriter:
         """Let a change of about so many bytes wait for the next seal; it must fit."""
         self._columns = change.table.columns
         self.pending.append(change)
+        self.pending_bytes += size
+
+    def add_all(self, changes: Sequence[Change], size: int) -> None:
+        """Let changes of about so many bytes in all wait, at least one, as :meth:`add`."""
+        self._columns = changes[0].table.columns
+        self.pending += changes
         self.pending_bytes += size
 
     def undo(self, count: int) -> None:

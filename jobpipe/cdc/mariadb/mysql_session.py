@@ -11,12 +11,12 @@ import os
 import threading
 import time
 
-from jobpipe.cdc.changes import Change, Operation, Table, Values
+from jobpipe.cdc.changes import Change, Operation, Table
 from jobpipe.cdc.mariadb.binlog.binlog_events import Begin, End, Idle, Rows, Savepoint, Statement, rolled_back_to
 from jobpipe.cdc.mariadb.binlog.binlog_events import Change as LogChange
 from jobpipe.cdc.mariadb.binlog.binlog_position import Position
 from jobpipe.cdc.mariadb.binlog.binlog_stream import BinlogStream
-from jobpipe.cdc.mariadb.binlog.row_images import BinlogTable
+from jobpipe.cdc.mariadb.binlog.row_images import BinlogTable, RowImages
 from jobpipe.cdc.mariadb.chunk_reading import ChunkReading
 from jobpipe.cdc.mariadb.log_errors import translated
 from jobpipe.cdc.mariadb.log_statements import Effect, TableEffect, effects_of
@@ -297,16 +297,14 @@ class MysqlSession:
         table = self._table_of(rows.table)
         if fingerprint_of(captured, table) != captured.print:
             self._state.note_columns(captured, table)
-        changes: list[Change] = []
-        for before, after in rows.rows[int(had) :]:
-            changes += _changes(captured.table, before, after, begun)
+        changes = _changes(captured.table, rows.kind, rows.rows[int(had) :], begun)
         if not captured.done:
             changes = self._reading.sort_out(captured, changes)
         writer = captured.topic.writer
-        if changes and not writer.fits(captured.table):
-            self._flush()
-        for change in changes:
-            writer.add(change, _size(change.before) + _size(change.after))
+        if changes:
+            if not writer.fits(captured.table):
+                self._flush()
+            writer.add_all(changes, rows.size)
         captured.changes += len(rows.rows) - int(had)  # last: until then a note that is sealed must not count them
 
     def _table_of(self, logged: BinlogTable) -> Table:
@@ -405,31 +403,26 @@ class MysqlSession:
         self._found_more = any((each.schema, each.name) not in self._state.tables for each in found)
 
 
-def _size(values: Values | None) -> int:
-    return 0 if values is None else sum(len(value) for value in values if isinstance(value, bytes))
-
-
 def fingerprint_of(captured: CapturedTable, table: Table) -> str:
     """Return the fingerprint of a table, without making it if it is the one that is known."""
     return captured.print if table is captured.table else fingerprint(table)
 
 
-def _changes(table: Table, before: Values | None, after: Values | None, begun: Begin) -> list[Change]:
-    """Return a changed row as what it is published as; a changed key is a deletion and a creation."""
-    if before is None:
-        return [_change(table, Operation.CREATE, None, after, begun)]
-    if after is None:
-        return [_change(table, Operation.DELETE, before, None, begun)]
-    if any(before[place] != after[place] for place in table.keys):
-        return [
-            _change(table, Operation.DELETE, before, None, begun),
-            _change(table, Operation.CREATE, before, after, begun),
-        ]
-    return [_change(table, Operation.UPDATE, before, after, begun)]
-
-
-def _change(table: Table, operation: Operation, before: Values | None, after: Values | None, begun: Begin) -> Change:
-    start = begun.start
-    return Change(
-        table, operation, before, after, 0, start.offset, begun.committed_ms, gtid=begun.gtid, file=start.file
-    )
+def _changes(table: Table, kind: str, rows: RowImages, begun: Begin) -> list[Change]:
+    """Return changed rows as what they are published as; a changed key is a deletion and a creation."""
+    where = 0, begun.start.offset, begun.committed_ms, begun.gtid, begun.start.file
+    if kind == "insert":
+        return [Change(table, Operation.CREATE, None, after, *where) for _, after in rows]
+    if kind == "delete":
+        return [Change(table, Operation.DELETE, before, None, *where) for before, _ in rows]
+    changes = []
+    keys = table.keys
+    for before, after in rows:
+        assert before is not None  # noqa: S101 - an update has both
+        assert after is not None  # noqa: S101
+        if any(before[place] != after[place] for place in keys):
+            changes.append(Change(table, Operation.DELETE, before, None, *where))
+            changes.append(Change(table, Operation.CREATE, before, after, *where))
+        else:
+            changes.append(Change(table, Operation.UPDATE, before, after, *where))
+    return changes

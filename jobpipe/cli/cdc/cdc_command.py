@@ -51,7 +51,7 @@ def run(settings: Settings, file: str, given: tuple[str, ...], overlays: tuple[s
     from jobpipe.config import load as load_config
     from jobpipe.jobs.bus_keys import bus_keys
     from jobpipe.jobs.captures.foreground_captures import ForegroundCaptures, choose_captures, require_not_running
-    from jobpipe.jobs.captures.open_capture import open_capture
+    from jobpipe.jobs.captures.open_capture import collect_rarely, open_capture
     from jobpipe.own_application import JOB, PIPELINE
     from jobpipe.pipelines.file.interpolation import RunValues
 
@@ -64,6 +64,7 @@ def run(settings: Settings, file: str, given: tuple[str, ...], overlays: tuple[s
         each.name: open_capture(found, each, RunValues("cdc"), load_config(settings.file, spark=bus_keys(found, each)))
         for each in jobs
     }
+    collect_rarely()
     done = ForegroundCaptures(captures, _say).run()
     for name, error in done.errors.items():
         if not isinstance(error, JobpipeError):

