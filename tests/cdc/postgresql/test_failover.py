@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import jobpipe
-from jobpipe.cdc.postgresql.database.database_catalog import Slot
+from jobpipe.cdc.postgresql.database.database_catalog import Slot, slots
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_continuous
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction, Visibility
@@ -259,7 +259,7 @@ def _crash_after(rows: int, servers: Pair, capture: PostgresCapture, lacks: bool
 def test_the_end_of_a_history(config: Config) -> None:
     """What is published may reach to the very place at which the standby left it, and no further.
 
-    A capture does not begin at a standby.
+    A capture does not begin at a standby, whose slots can be listed.
     """
     if (what := missing()) is not None:
         pytest.skip(f"a test with a real PostgreSQL needs {what}")
@@ -270,6 +270,9 @@ def test_the_end_of_a_history(config: Config) -> None:
         with pytest.raises(ConfigError, match="the server is a standby: give the address of the primary"):
             with running(given, config):
                 pass
+        standby.query("SELECT pg_create_physical_replication_slot('own', true)")
+        with standby.connect() as connection:
+            assert [each.retained >= 0 for each in slots(connection, "slot_name = %s", "own")] == [True]
         standby.promote()
         with running(given, config):
             pass

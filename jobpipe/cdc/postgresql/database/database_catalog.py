@@ -69,7 +69,8 @@ _PUBLISHED_SCHEMAS = """
 """
 _SLOTS = """
     SELECT slot_name, plugin, database, active_pid, coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn, wal_status,
-        pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn), safe_wal_size
+        pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+        ELSE pg_catalog.pg_current_wal_lsn() END, restart_lsn), safe_wal_size
     FROM pg_catalog.pg_replication_slots WHERE {only} ORDER BY slot_name
 """
 SCHEMAS_SINCE = 150_000  # the version from which all tables of a schema can be published
