@@ -56,6 +56,13 @@ def pattern_problems(patterns: Sequence[str], found: Sequence[str], schema_word:
     return problems
 
 
+def warned(capture: str, problems: Sequence[Problem]) -> list[Problem]:
+    """Return no problems: a capture that has begun is only warned of these."""
+    for problem in problems:
+        log.warning("capture %s: %s: %s", capture, problem.what, problem.remedy)
+    return []
+
+
 def text_column_problems(options: CaptureOptions, tables: Sequence[Table]) -> list[Problem]:
     """Return which columns are to be published as text, and are not there; of a table that is not there, warn."""
     columns = {str(table): [column.name for column in table.columns] for table in tables}

@@ -100,7 +100,9 @@ class MysqlStart:
         self._found = [
             CheckedTable(each, self.catalog.readable(each.schema, each.name)) for each in self._find_tables()
         ]
-        require(self.control, self.log, self._options, self._found, first=first)
+        tables = [each.found for each in self._found]
+        begun = partial(self._noted_tables, tables)
+        require(self.control, self.log, self._options, self._found, first=first, begun=lambda: bool(begun()))
         self.stream = self._connect()
         self.state = LogState(self._options, self.log.mariadb, self.log.server, self.log.now())
 
@@ -255,8 +257,8 @@ class MysqlStart:
     ) -> None:
         table = CapturedTable(found, readable, topic, readable.table, fingerprint(readable.table))
         if note is not None and (known := note.tables.get(table.name)) is not None:
-            table.done, table.print = True, known
-            require_known_columns(self._options, table.name, fingerprint(readable.table), known)
+            table.done = True  # the log may have rows of other columns still; they tell of those
+            require_known_columns(self._options, table.name, table.print, known)
         elif note is not None and note.reading is not None and note.reading.table == table.name:
             table.bound = note.reading.key
             table.wanted = True

@@ -116,3 +116,30 @@ def test_new_versions_of_a_topic(logged: MySqlServer, database: str, config: Con
         follower.close()
     assert all(type(row["a"]) is int for row in copies[1].rows.values())
     assert all(copy.again == 0 for copy in copies)
+
+
+@pytest.mark.parametrize(
+    ("change", "last", "expected"),
+    [
+        ("DROP v", "(2, 'w2')", {"id": 2, "w": "w2"}),
+        ("ADD x text", "(2, 'v2', 'w2', 'x2')", {"id": 2, "v": "v2", "w": "w2", "x": "x2"}),
+        ("MODIFY w varchar(99) FIRST", "('w2', 2, 'v2')", {"w": "w2", "id": 2, "v": "v2"}),
+    ],
+)
+def test_columns_that_change_while_the_capture_is_stopped(
+    logged: MySqlServer, database: str, config: Config, change: str, last: str, expected: dict[str, object]
+) -> None:
+    """Rows of the log that are older than the change have the columns of their time."""
+    query = logged.query
+    query("CREATE TABLE a (id int PRIMARY KEY, v text, w text)", database)
+    given = options(logged, database, ["a"], required_subscribers={"a": ("copy",)})
+    with running(given, config) as capture:
+        query("INSERT INTO a VALUES (0, 'v0', 'w0')", database)
+        until(lambda: capture.status().rows == 1, PATIENCE, "a row")
+    query("INSERT INTO a VALUES (1, 'v1', 'w1')", database)
+    query(f"ALTER TABLE a {change}", database)
+    query(f"INSERT INTO a VALUES {last}", database)
+    with running(given, config):
+        rows = [row["after"] for row in published("a", 3, config)]
+    assert rows[:2] == [{"id": each, "v": f"v{each}", "w": f"w{each}"} for each in (0, 1)]
+    assert rows[2] == expected

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems
+from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems, warned
 from jobpipe.cdc.mariadb.server.mysql_types import is_ordered
 from jobpipe.cdc.mariadb.server.server_catalog import FoundTable, ReadableTable
 from jobpipe.cdc.mariadb.server.server_log import ServerLog
@@ -44,12 +44,19 @@ class CheckedTable:
 
 
 def require(
-    connection: Connection, server: ServerLog, options: MysqlOptions, found: list[CheckedTable], *, first: bool
+    connection: Connection,
+    server: ServerLog,
+    options: MysqlOptions,
+    found: list[CheckedTable],
+    *,
+    first: bool,
+    begun: Callable[[], bool],
 ) -> None:
     """Check everything.
 
     Args:
         first: what the options name must be there; later it may be gone.
+        begun: tells whether another process has begun the capture.
 
     Raises:
         ConfigError: names all that is missing, each with the statement that mends it.
@@ -60,9 +67,8 @@ def require(
     ]
     if first:
         problems += pattern_problems(options.tables, [str(table.found) for table in found], "database")
-        problems += text_column_problems(
-            options, [table.readable.table for table in found if table.readable is not None]
-        )
+        texts = text_column_problems(options, [table.readable.table for table in found if table.readable is not None])
+        problems += warned(options.name, texts) if texts and begun() else texts
     product = "MariaDB" if server.mariadb else "MySQL"
     require_none(problems, product, f"{options.hostname}:{options.port}")
 
