@@ -234,23 +234,13 @@ class _UnchangedNames:
         self._lists: list[list[str] | None] = []
 
     def filled(self, change: Change) -> Values | None:
-        """Return the new values; one that is unchanged is the old one, if that was sent."""
-        after, before = change.after, change.before
+        """Return the new values, null where they were not sent."""
+        after = change.after
         if after is None or UNCHANGED not in after:
             self._lists.append(None)
             return after
-        filled: list[Value] = []
-        names: list[str] = []
-        for place, value in enumerate(after):
-            known: Value = value
-            if value is UNCHANGED:
-                known = before[place] if before is not None and change.table.whole_rows else None
-                if not change.table.whole_rows or known is UNCHANGED:
-                    names.append(self._columns[place].name)
-                    known = None
-            filled.append(known)
-        self._lists.append(names or None)
-        return filled
+        self._lists.append([self._columns[place].name for place, value in enumerate(after) if value is UNCHANGED])
+        return [None if value is UNCHANGED else value for value in after]
 
     def column(self) -> pa.Array[Any]:
         """Return the column of names; null where all values are there."""

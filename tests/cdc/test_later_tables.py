@@ -9,7 +9,7 @@ from jobpipe.config import Config
 from jobpipe.errors import ConfigError
 from tests.bus.kit import until
 from tests.cdc.capturing import PATIENCE, options, published, running, settled
-from tests.databases.postgres import Postgres
+from tests.databases.postgres import PASSWORD, Postgres
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -66,3 +66,40 @@ def test_a_table_without_a_key_ends_no_capture_that_has_begun(
     query(f"ALTER TABLE {schema}.b DROP CONSTRAINT b_pkey")  # it was captured: its changes would be missed
     with pytest.raises(ConfigError, match=r"1 thing to mend\n.*b has no replica identity"), running(given, config):
         pass
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "publication", "rows"])
+def test_a_table_that_the_role_may_not_capture(
+    decoded: Postgres, schema: str, config: Config, caplog: pytest.LogCaptureFixture, lacks: str
+) -> None:
+    """One that another role owns, and has not published, or that hides rows: it is left out, and the others go on."""
+    query, role = decoded.query, f"r{schema}"
+    query(f"CREATE TABLE {schema}.a (id int PRIMARY KEY)")
+    query(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{PASSWORD}'")
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(decoded, schema, [".*"], username=role, required_subscribers=needed)
+    try:
+        query(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        query(f"GRANT SELECT ON {schema}.a TO {role}")
+        query(f"CREATE PUBLICATION {given.publication} FOR TABLE {schema}.a")
+        with running(given, config) as capture:
+            until(lambda: settled(capture), PATIENCE, "the beginning")
+            made = [f"CREATE TABLE {schema}.b (id int PRIMARY KEY)", f"INSERT INTO {schema}.b VALUES (1)"]
+            if lacks == "rows":
+                made += [
+                    f"ALTER TABLE {schema}.b ENABLE ROW LEVEL SECURITY",
+                    f"CREATE POLICY p ON {schema}.b USING (id = 2)",
+                ]
+            if lacks != "publication":
+                made.append(f"ALTER PUBLICATION {given.publication} ADD TABLE {schema}.b")
+            query("; ".join([*made, f"GRANT SELECT ON {schema}.b TO {role}"]))
+            if lacks == "nothing":
+                assert [row["after"]["id"] for row in published("b", 1, config)] == [1]
+            else:
+                what = "hides rows" if lacks == "rows" else f"is not in publication {given.publication}"
+                until(lambda: f"table {schema}.b {what}" in caplog.text, PATIENCE, "a warning")
+            query(f"INSERT INTO {schema}.a VALUES (1)")
+            assert [row["after"]["id"] for row in published("a", 1, config)] == [1]
+    finally:
+        query(f"DROP OWNED BY {role} CASCADE")
+        query(f"DROP ROLE {role}")

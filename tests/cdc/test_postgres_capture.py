@@ -436,3 +436,37 @@ def test_another_key_while_the_table_is_read(decoded: Postgres, schema: str, con
         key = after.get("c") or after.pop("b")
         found[key] = {"a": after["a"], "c": key, "n": after["n"]}
     assert {(key,): row for key, row in found.items()} == want
+
+
+@pytest.mark.slow
+def test_a_key_that_is_stored_apart(decoded: Postgres, schema: str, config: Config) -> None:
+    """PostgreSQL sends it as an old value, and not as a new one, though it is the same."""
+    columns = ", ".join(f"c{number} text" for number in range(30))
+    decoded.query(f"CREATE TABLE {schema}.t (id text PRIMARY KEY, n int, {columns})")
+    with running(options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)}), config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        values = ", ".join(f"md5('{number}') || md5('x{number}')" for number in range(30))
+        decoded.query(f"INSERT INTO {schema}.t SELECT md5('a') || md5('b') || md5('c'), 1, {values}")
+        decoded.query(f"UPDATE {schema}.t SET n = 2")
+        first, second = published("t", 2, config)
+    assert (second["op"], second["after"]["id"], second["after"]["n"]) == ("u", first["after"]["id"], 2)
+    assert "id" not in (second["unchanged"] or ())
+
+
+@pytest.mark.slow
+def test_a_partition_with_another_replica_identity(decoded: Postgres, schema: str, config: Config) -> None:
+    """It sends keys alone, though its table has FULL: long values that are not known are named."""
+    query, table = decoded.query, f"{schema}.p"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, n int, v text) PARTITION BY RANGE (id)")
+    query(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    query(f"CREATE TABLE {schema}.p1 PARTITION OF {table} DEFAULT")
+    with running(options(decoded, schema, ["p"], required_subscribers={"p": ("copy",)}), config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        query(f"INSERT INTO {table} SELECT 1, 1, string_agg(md5(g::text), '') FROM generate_series(1, 400) g")
+        query(f"UPDATE {table} SET id = 2")
+        query(f"ALTER TABLE {schema}.p1 REPLICA IDENTITY FULL")
+        query(f"UPDATE {table} SET id = 3")
+        rows = published("p", 5, config)
+    assert [row["op"] for row in rows] == ["c", "d", "c", "d", "c"]
+    assert (rows[2]["after"], rows[2]["unchanged"]) == ({"id": 2, "n": 1, "v": None}, ["v"])
+    assert (rows[4]["after"], rows[4]["unchanged"]) == ({"id": 3, "n": 1, "v": rows[0]["after"]["v"]}, None)

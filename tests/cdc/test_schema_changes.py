@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.cdc.capture_options import IncompatibleChange, SchemaChange
+from jobpipe.cdc.postgresql.postgres_note import CaptureNote
 from jobpipe.config import Config
-from jobpipe.errors import SchemaMismatch
+from jobpipe.errors import ConfigError, SchemaMismatch
 from tests.bus.kit import until
 from tests.cdc.capturing import (
     PATIENCE,
@@ -172,3 +173,78 @@ def test_new_versions_of_a_topic(decoded: Postgres, schema: str, config: Config)
         follower.close()
     assert all(type(row["a"]) is int for row in copies[1].rows.values())
     assert all(copy.again == 0 for copy in copies)
+
+
+@pytest.mark.slow
+def test_a_new_version_is_noted_before_the_slot_goes_on(decoded: Postgres, schema: str, config: Config) -> None:
+    """Its tables wait for an open transaction; what is stopped meanwhile goes on."""
+    query = decoded.query
+    for name in "ab":
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY, v text)")
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(
+        decoded,
+        schema,
+        ["a", "b"],
+        incompatible_change=IncompatibleChange.NEW_TOPIC,
+        heartbeat=30,
+        required_subscribers=needed,
+    )
+    confirmed = f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{given.slot}'"
+    with decoded.connect() as other:
+        with running(given, config) as capture:
+            for count, name in enumerate("ab", 1):
+                query(f"INSERT INTO {schema}.{name} VALUES (1, '1')")
+                until(lambda count=count: capture.status().rows == count, PATIENCE, "a row")
+            query(f"ALTER TABLE {schema}.a ALTER v TYPE int USING v::int")
+            other.execute("BEGIN")
+            other.execute("SELECT pg_current_xact_id()")
+            query(f"INSERT INTO {schema}.a VALUES (2, 2)")
+            until(lambda: "a.v2" in capture._writers, PATIENCE, "the new version")
+            note = capture._writers["a"].last_note
+            assert note is not None
+            place = CaptureNote.from_bytes(note, "a").at
+            until(lambda: query(confirmed)[0][0] > place, PATIENCE, "a slot that has gone on")
+    with running(given, config):
+        assert [row["after"]["v"] for row in published("a.v2", 2, config)] == [1, 2]
+
+
+@pytest.mark.slow
+def test_tables_of_one_topic_are_truncated_while_their_columns_differ(
+    decoded: Postgres, schema: str, config: Config
+) -> None:
+    query = decoded.query
+    for name in "ab":
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY, v text)")
+    route = routes({rf"{schema}\..*": "t"})
+    given = options(decoded, schema, ["a", "b"], route=route, required_subscribers={"t": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        query(f"ALTER TABLE {schema}.a ADD more int")
+        query(f"INSERT INTO {schema}.a VALUES (1, 'x', 1)")
+        query(f"INSERT INTO {schema}.b VALUES (1, 'x')")
+        query(f"TRUNCATE {schema}.a, {schema}.b")
+        rows = published("t", 4, config)
+    assert [(row["op"], row["source"]["table"]) for row in rows[:2]] == [("c", "a"), ("c", "b")]
+    assert {(row["op"], row["source"]["table"]) for row in rows[2:]} == {("t", "a"), ("t", "b")}
+
+
+@pytest.mark.slow
+def test_a_column_that_is_published_as_text_is_dropped(
+    decoded: Postgres, schema: str, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has it still; a capture that has not begun is refused."""
+    query, table = decoded.query, f"{schema}.a"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, v date)")
+    given = options(decoded, schema, ["a"], text_columns=(f"{table}.v",), required_subscribers={"a": ("copy",)})
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+    query(f"INSERT INTO {table} VALUES (1, 'infinity')")
+    query(f"ALTER TABLE {table} DROP v")
+    with running(given, config):
+        assert [row["after"] for row in published("a", 1, config)] == [{"id": 1, "v": "infinity"}]
+    assert f"there is no column {table}.v" in caplog.text
+    other = options(decoded, schema, ["a"], name=f"other{schema}", text_columns=(f"{table}.v",))
+    with pytest.raises(ConfigError, match=rf"there is no column {table}\.v: mend text-columns; .* has id"):
+        with running(other, config):
+            pass

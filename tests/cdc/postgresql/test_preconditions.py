@@ -101,6 +101,21 @@ def test_publications_that_leave_something_out(decoded: Postgres, schema: str, c
         until(lambda: settled(capture), PATIENCE, "the end of reading")
 
 
+def test_partitions_without_a_replica_identity(decoded: Postgres, schema: str, config: Config) -> None:
+    """PostgreSQL passes it on to none; what is published then could not be updated any more."""
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.p (id int, v text) PARTITION BY RANGE (id)")
+    query(f"ALTER TABLE {schema}.p REPLICA IDENTITY FULL")
+    query(f"CREATE TABLE {schema}.p1 PARTITION OF {schema}.p DEFAULT")
+    query(f"INSERT INTO {schema}.p VALUES (1, 'x')")
+    given = options(decoded, schema, ["p"])
+    ((what, remedy),) = problems(given, config)
+    assert what.startswith(f"partition {schema}.p1 of table {schema}.p has no replica identity")
+    query(remedy)
+    with running(given, config):
+        query(f"UPDATE {schema}.p SET v = 'y'")
+
+
 def test_a_wrong_password_ends_it(decoded: Postgres, schema: str, config: Config, role: str) -> None:
     query = decoded.query
     query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY)")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems
+from jobpipe.cdc.database_problems import Problem, pattern_problems, require_none, text_column_problems, warned
 from jobpipe.cdc.postgresql.database.database_catalog import FAILOVER_SINCE, DatabaseCatalog, FoundTable
 from jobpipe.errors import LinkError
 
@@ -50,7 +50,8 @@ def require(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> N
     ]
     if needs.first:
         problems += pattern_problems(needs.options.tables, [str(table) for table in needs.found])
-        problems += text_column_problems(needs.options, [catalog.readable(table).table for table in needs.found])
+        texts = text_column_problems(needs.options, [catalog.readable(table).table for table in needs.found])
+        problems += texts if needs.makes_slot else warned(needs.options.name, texts)
     problems += _publication(connection, catalog, needs)
     require_none(problems, "PostgreSQL", _place(connection))
     for table in needs.found:
@@ -166,7 +167,45 @@ def table_problems(connection: Connection, table: FoundTable) -> list[Problem]:
                 f"ALTER TABLE {name} ADD PRIMARY KEY (...); or ALTER TABLE {name} REPLICA IDENTITY FULL;",
             )
         )
+    elif table.kind == "p":
+        problems += _partition_problems(connection, table)
     return problems
+
+
+def _partition_problems(connection: Connection, table: FoundTable) -> list[Problem]:
+    """Return the partitions whose changed rows the database could not name: it passes no replica identity on."""
+    rows = connection.execute(
+        "SELECT c.oid::regclass::text FROM pg_catalog.pg_partition_tree(%s) t JOIN pg_catalog.pg_class c "
+        "ON c.oid = t.relid WHERE t.isleaf AND c.relkind = 'r' AND c.relreplident <> 'f' AND NOT EXISTS (SELECT FROM "
+        "pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (CASE c.relreplident WHEN 'd' THEN i.indisprimary "
+        "WHEN 'i' THEN i.indisreplident END)) ORDER BY 1",
+        (table.number,),
+    ).fetchall()
+    return [
+        Problem(
+            f"partition {name} of table {table} has no replica identity, and updates of it would fail once it is "
+            "published",
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL;",
+        )
+        for (name,) in rows
+    ]
+
+
+def later_problems(
+    connection: Connection, catalog: DatabaseCatalog, publication: str, table: FoundTable
+) -> list[Problem]:
+    """Return why a table that has come since a capture began cannot be captured, besides those of every table."""
+    if not table.owned and table.number not in (catalog.published(publication) or ()):
+        return [
+            Problem(
+                f"table {table} is not in publication {publication}, and this role does not own it",
+                f"as the owner: ALTER PUBLICATION {_quoted(publication)} ADD TABLE {_named(table)};",
+            )
+        ]
+    if _row(connection, "SELECT pg_catalog.row_security_active(%s::oid)", table.number)[0]:
+        user = _quoted(_one(connection, "SELECT current_user"))
+        return [Problem(f"table {table} hides rows from this role", f"ALTER ROLE {user} BYPASSRLS;")]
+    return []
 
 
 def _publication(connection: Connection, catalog: DatabaseCatalog, needs: Needs) -> list[Problem]:

@@ -24,6 +24,7 @@ from jobpipe.cdc.postgresql.waiting.row_columns import (
     Tuples,
     decode_rows,
 )
+from jobpipe.errors import SchemaMismatch
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,20 @@ class TableChanges:
         return self.columns.table
 
     def keys(self, readable: ReadableTable) -> list[tuple[str, ...]]:
-        """Return the key of each change, as texts; its columns must be there."""
+        """Return the key of each change, as texts; its columns must be there. Raises SchemaMismatch: it is none."""
         named = {column.name: place for place, column in enumerate(self.table.columns)}
         images = [image for image in (self.columns.after, self.columns.before) if image is not None]
         if not images or not readable.key:
             return [tuple("" for _ in readable.key)] * len(self.order)
-        parts: list[Any] = [
-            pc.coalesce(*(image.columns[named[column.name]] for image in images), pa.scalar(b"")).cast(pa.string())
-            for column in readable.key
-        ]
+        try:
+            parts: list[Any] = [
+                pc.coalesce(*(image.columns[named[column.name]] for image in images), pa.scalar(b"")).cast(pa.string())
+                for column in readable.key
+            ]
+        except pa.ArrowInvalid:
+            raise SchemaMismatch(
+                f"table {self.table}: a key is not UTF-8; the database's encoding must be", table=str(self.table)
+            ) from None
         return list(zip(*(part.to_pylist() for part in parts), strict=True))
 
     def kept(self, which: Flags) -> TableChanges:
@@ -108,7 +114,9 @@ class WaitingRows:
         return messages
 
     def truncate(self, table: Table, readable: ReadableTable, begun: Begin) -> None:
-        """Let a TRUNCATE wait."""
+        """Let a TRUNCATE wait, which fits always: it has no values, so it takes the columns of what waits."""
+        if not self.fits(table):
+            table = replace(table, columns=self._runs[0].table.columns)
         self._runs.append(Run(table, readable, begun, None))
 
     def clear(self) -> None:
@@ -223,16 +231,20 @@ def _image(tuples: Tuples, shown: Flags) -> RowImage | None:
 
 
 def _filled(table: Table, old: Tuples | None, new: Tuples) -> tuple[Tuples, pa.Array[Any]]:
-    """Return new values, with the old ones for those that are unchanged, and the names of those that are not known."""
+    """Return new values, with the old ones for those that are unchanged, and the names of those that are not known.
+
+    What is unchanged is long, and so not null: an old value that is null was not sent. A partition may send less than
+    its table's replica identity says.
+    """
     if not any(same.any() for same in new.same):
         return new, pa.nulls(len(new.there), UNCHANGED_FIELD)
     texts, unknown = list(new.texts), np.column_stack(new.same)
-    if table.whole_rows and old is not None:
+    if old is not None:
         for place, same in enumerate(new.same):
-            known = same & old.there
+            known = same & old.there & pc.is_valid(old.texts[place]).to_numpy(zero_copy_only=False)
             if known.any():
                 texts[place] = pc.if_else(pa.array(known), old.texts[place], texts[place])
-        unknown &= ~old.there[:, np.newaxis]
+                unknown[:, place] &= ~known
     counts = unknown.sum(axis=1)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     names = pa.array([column.name for column in table.columns], pa.string())
