@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_RANGES = 8  # of a topic; more are refused
 MAX_REQUEST = 256  # bytes; notes, which have room for 4096, keep them
+MAX_PRINT = 16  # characters of the fingerprint of a key
 
 
 def prefix_of(slot: str) -> str:
@@ -50,7 +51,6 @@ def request(options: PostgresOptions, table: str, after: Key | None, through: Ke
     """
     if len(json.dumps([after, through]).encode()) > MAX_REQUEST:
         raise ConfigError(f"table {table}: the keys have more than {MAX_REQUEST} bytes; give shorter ones", table=table)
-    content = json.dumps({"table": table, "after": after, "through": through})
     with options.database_api().connection("jobpipe cdc") as connection:
         if connection.info.server_version < MESSAGES_SINCE:
             raise ConfigError("a part of a table can be read again with PostgreSQL 14 or newer", table=table)
@@ -58,14 +58,17 @@ def request(options: PostgresOptions, table: str, after: Key | None, through: Ke
         found = next((each for each in catalog.tables(options.tables) if str(each) == table), None)
         if found is None:
             raise ConfigError(f"capture {options.name!r} captures no table {table}", table=table, key="tables")
-        if (problem := _problem(catalog.readable(found), (after, through))) is not None:
+        readable = catalog.readable(found)
+        if (problem := _problem(readable, after, through)) is not None:
             raise ConfigError(f"table {table} cannot be read again in part: {problem}", table=table)
+        asked = {"table": found.number, "key": readable.key_print, "after": after, "through": through}
         connection.execute(
-            "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)", (prefix_of(options.slot), content)
+            "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)",
+            (prefix_of(options.slot), json.dumps(asked)),
         )
 
 
-def _problem(readable: ReadableTable, bounds: tuple[Key | None, Key | None]) -> str | None:
+def _problem(readable: ReadableTable, *bounds: Key | None) -> str | None:
     """Return why a part of a table cannot be read; None if it can."""
     names = ", ".join(column.name for column in readable.key)
     if not names:
@@ -75,12 +78,14 @@ def _problem(readable: ReadableTable, bounds: tuple[Key | None, Key | None]) -> 
     return None
 
 
-def _decode(content: bytes) -> tuple[str, tuple[Key | None, Key | None]] | None:
-    """Return the table of a request, and its range; None where it is not one of ours."""
+def _decode(content: bytes) -> KeyRange | None:
+    """Return what a request asks for; None where it is not one of ours."""
     try:
         value = json.loads(content)
-        asked = _key(value["after"]), _key(value["through"])
-        return (str(value["table"]), asked) if len(json.dumps(asked).encode()) <= MAX_REQUEST else None
+        table, key = value["table"], value["key"]
+        asked = KeyRange(table, _key(value["after"]), _key(value["through"]), key)
+        ours = type(table) is int and isinstance(key, str) and len(key) <= MAX_PRINT
+        return asked if ours and len(json.dumps([asked.after, asked.through]).encode()) <= MAX_REQUEST else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -142,20 +147,24 @@ class RangeReading:
     def take(self, message: LogicalMessage) -> None:
         """Note what a message asks for."""
         state = self._state
-        if message.prefix != prefix_of(state.options.slot) or (asked := _decode(message.content)) is None:
+        if message.prefix != prefix_of(state.options.slot) or state.begun is None:
             return
-        table = next((each for each in state.tables.values() if str(each.found) == asked[0]), None)
-        if table is None or state.begun is None or state.begun.commit_lsn < table.topic.at:
+        asked = _decode(message.content)
+        table = None if asked is None else state.tables.get(asked.table)
+        if table is not None and state.begun.commit_lsn < table.topic.at:
+            return  # it is noted
+        problem = None
+        if asked is None:
+            problem = "it is no request of `jobpipe cdc read-again`"
+        elif table is None:
+            problem = f"the capture has no table of number {asked.table}"
+        elif len(table.topic.again) >= MAX_RANGES:
+            problem = f"table {table.found}: {MAX_RANGES} parts of tables wait already"
+        if asked is None or table is None or problem is not None:
+            log.error("capture %s: a part of a table is not read again: %s", state.name, problem)
             return
-        topic = table.topic
-        problem = _problem(table.readable, asked[1])
-        if len(topic.again) >= MAX_RANGES:
-            problem = f"{MAX_RANGES} parts of tables wait already"
-        if problem is not None:
-            log.error("capture %s: a part of table %s is not read again: %s", state.name, table.found, problem)
-            return
-        topic.again.append(KeyRange(table.number, *asked[1], table.readable.key_print))
-        topic.unnoted = True
+        table.topic.again.append(asked)
+        table.topic.unnoted = True
 
     def note_changes(self, changes: TableChanges) -> None:
         """Note changes that are about to be published."""
@@ -206,6 +215,8 @@ class RangeReading:
                 readable = state.reading_catalog.readable(found)
                 if readable.key_print != asked.key:
                     return self._refuse(topic, f"table {found} has another key now")
+                if (problem := _problem(readable, asked.after, asked.through)) is not None:
+                    return self._refuse(topic, f"table {found}: {problem}")
                 piece = next(reader.pieces(readable, asked.after, asked.through, limit))
         except psycopg.errors.LockNotAvailable:
             return False
