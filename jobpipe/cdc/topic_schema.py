@@ -52,8 +52,7 @@ class TopicSchema:
             IncompatibleColumns: a column has become another one; names it.
             SchemaMismatch: with ``ignore`` it has values that do not fit; names it.
         """
-        if not self._asked:
-            self._known, self._asked = self._newest(), True
+        self._load()
         if self._known is None or rows.schema.equals(self._last or self._known):
             self._known = self._known or rows.schema
             return rows
@@ -66,8 +65,13 @@ class TopicSchema:
 
     def nothing(self) -> pa.Table | None:
         """Return no rows, with columns that the topic has had; None if it has had none."""
+        self._load()
         known = self._last or self._known
         return None if known is None else known.empty_table()
+
+    def _load(self) -> None:
+        if not self._asked:
+            self._known, self._asked = self._newest(), True
 
     def _require_fitting(self, new: pa.Schema, known: pa.Schema) -> None:
         narrower, wider = set(_columns_of(misfits(new, known))), set(_columns_of(misfits(known, new)))

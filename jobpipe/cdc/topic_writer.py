@@ -13,11 +13,13 @@ from jobpipe.cdc.changes import Change, Column, Table, same_columns
 from jobpipe.cdc.topic_schema import TopicSchema
 from jobpipe.errors import SpoolFull
 from jobpipe.operations.messages.source_messages import SourceReport
+from jobpipe.operations.publisher_operations import MAX_NOTE
 from jobpipe.publishing.plain_publisher import PlainPublisher
 from jobpipe_registry.names import check_name
 
 log = logging.getLogger(__name__)
 _FOLLOWING = "next"  # in a note, which is JSON of the database's own
+MAX_SUFFIX = ".v99999"  # of the version of a topic
 
 
 def followed_by(note: bytes, topic: str) -> bytes:
@@ -29,6 +31,11 @@ def following(note: bytes) -> str | None:
     """Return the topic that follows by a note that was understood; None for none."""
     name = json.loads(note).get(_FOLLOWING)
     return None if name is None else check_name(name)
+
+
+def max_note(topic: str) -> int:
+    """Return how many bytes a note of a topic may have: the topic that follows has room in the last one."""
+    return MAX_NOTE - len(followed_by(b"{}", topic + MAX_SUFFIX))
 
 
 class TopicWriter:
@@ -95,7 +102,7 @@ class TopicWriter:
         """Publish what waits, with a note; returns when both are durable.
 
         Args:
-            table: whose columns the batch has if nothing waits: then it is a note alone, which subscribers do not see.
+            table: as :meth:`note`, which it is if nothing waits.
 
         Raises:
             SchemaMismatch: a value has no place in its column's type; nothing is published.
@@ -103,13 +110,26 @@ class TopicWriter:
         """
         if self.pending:
             self.write(self.rows.rows(self.pending), note)
+            self.drop()
         else:
-            self.write(self.rows.schema(table).empty_table(), note)
-        self.pending, self.pending_bytes = [], 0
+            self.note(note, table)
 
     def write(self, rows: pa.Table, note: bytes) -> None:
         """Publish rows that did not wait, as :meth:`seal`; nothing may wait."""
         self._publish(self._schema.fitted(rows), note)
+
+    def note(self, note: bytes, table: Table) -> None:
+        """Publish a note alone, which subscribers do not see; nothing may wait.
+
+        It has columns that the topic has had: those of a table may be others, of which nothing is published yet.
+
+        Args:
+            table: whose columns it has if the topic has had none.
+        """
+        nothing = self._schema.nothing()
+        if nothing is None:
+            nothing = self._schema.fitted(self.rows.schema(table).empty_table())
+        self._publish(nothing, note)
 
     def end(self, following: str) -> None:
         """Note that another topic follows this one from where its newest note is; what waits is dropped."""

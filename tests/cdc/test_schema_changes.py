@@ -176,6 +176,36 @@ def test_new_versions_of_a_topic(decoded: Postgres, schema: str, config: Config)
 
 
 @pytest.mark.slow
+def test_a_column_that_becomes_another_one_and_back_before_a_row_has_it(
+    decoded: Postgres, schema: str, config: Config
+) -> None:
+    """Notes alone, which the capture publishes meanwhile, have no need of a new version of the topic."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)")
+    query(f"CREATE TABLE {schema}.other (id int PRIMARY KEY)")
+    given = options(
+        decoded,
+        schema,
+        ["t", "other"],
+        incompatible_change=IncompatibleChange.NEW_TOPIC,
+        heartbeat=0.05,
+        required_subscribers={"t": ("copy",)},
+    )
+    with running(given, config) as capture:
+        query(f"INSERT INTO {table} VALUES (1, '1')")
+        until(lambda: capture.status().rows == 1, PATIENCE, "a row")
+    query(f"ALTER TABLE {table} ALTER a TYPE int USING a::int")
+    with running(given, config) as capture:
+        query(f"INSERT INTO {schema}.other VALUES (1)")
+        before = capture._writers["t"].last_note
+        until(lambda: capture._writers["t"].last_note != before, PATIENCE, "a note")
+        query(f"ALTER TABLE {table} ALTER a TYPE text")
+        query(f"INSERT INTO {table} VALUES (2, '2')")
+        assert [row["after"]["a"] for row in published("t", 2, config)] == ["1", "2"]
+        assert "t.v2" not in capture._writers
+
+
+@pytest.mark.slow
 def test_a_new_version_is_noted_before_the_slot_goes_on(decoded: Postgres, schema: str, config: Config) -> None:
     """Its tables wait for an open transaction; what is stopped meanwhile goes on."""
     query = decoded.query

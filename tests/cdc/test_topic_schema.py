@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from jobpipe.cdc.capture_options import SchemaChange
 from jobpipe.cdc.topic_schema import TopicSchema
+from jobpipe.cdc.topic_writer import followed_by, following, max_note
 from jobpipe.errors import SchemaMismatch
+from jobpipe.operations.publisher_operations import MAX_NOTE
 
 
 def rows(**columns: tuple[pa.DataType, list[Any]]) -> pa.Table:
@@ -42,6 +45,15 @@ def test_what_fits_goes_on(change: str, stopped: bool) -> None:
         assert topic.fitted(FIRST) is FIRST
     assert topic.fitted(FITTING[change]) is FITTING[change]
     assert topic.fitted(FIRST) is FIRST
+
+
+@pytest.mark.parametrize("mode", SchemaChange)
+def test_nothing_has_the_columns_of_the_topic(mode: SchemaChange) -> None:
+    assert schema(mode).nothing() is None
+    assert schema(mode, FIRST).nothing() == FIRST.slice(0, 0)
+    topic = schema(mode, FIRST)
+    published = topic.fitted(FITTING["added"])
+    assert topic.nothing() == published.slice(0, 0)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -131,3 +143,12 @@ def test_ignore_keeps_values_that_fit(change: str) -> None:
     topic = schema(SchemaChange.IGNORE)
     topic.fitted(rows(x=(old, before)))
     assert topic.fitted(rows(x=(new, after))).schema == rows(x=(old, before)).schema
+
+
+def test_the_longest_note_can_name_the_topic_that_follows() -> None:
+    topic = "public." + "o" * 100
+    note = json.dumps({"k": "x" * (max_note(topic) - len('{"k":""}'))}, separators=(",", ":")).encode()
+    assert len(note) == max_note(topic)
+    last = followed_by(note, f"{topic}.v12345")
+    assert len(last) <= MAX_NOTE
+    assert following(last) == f"{topic}.v12345"

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from jobpipe.cdc.mariadb.mysql_note import BinlogNote, OpenTransaction, ReadUpTo
 from jobpipe.cdc.mariadb.mysql_state import CapturedTable, LogState, TopicState
+from jobpipe.cdc.topic_writer import max_note
 from jobpipe.errors import ConfigError
-from jobpipe.operations.publisher_operations import MAX_NOTE
 
 
 class NoteSealer:
@@ -68,9 +68,9 @@ class NoteSealer:
             reading=_read_up_to(reading),
             again=(*again, *topic.absent),
         ).to_bytes()
-        if len(note) > MAX_NOTE:
+        if len(note) > (most := max_note(topic.writer.topic)):
             raise ConfigError(
-                f"topic {topic.writer.topic!r}: the note of where the capture is has {len(note)} bytes, and {MAX_NOTE} "
+                f"topic {topic.writer.topic!r}: the note of where the capture is has {len(note)} bytes, and {most} "
                 f"are kept: it has {len(topic.tables)} tables, the keys of the one that is being read are long, or the "
                 "server's GTIDs have very many parts. Give some tables another topic by route",
                 topic=topic.writer.topic,

@@ -13,8 +13,8 @@ from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransac
 from jobpipe.cdc.postgresql.stream.pgoutput import Begin
 from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.cdc.postgresql.waiting.waiting_rows import TableChanges, WaitingRows, in_order
+from jobpipe.cdc.topic_writer import max_note
 from jobpipe.errors import ConfigError
-from jobpipe.operations.publisher_operations import MAX_NOTE
 
 
 class TopicSealer:
@@ -60,9 +60,8 @@ class TopicSealer:
 
     def seal(self, topic: TopicState) -> None:
         """Publish a note alone, which subscribers do not see; nothing may wait."""
-        first = topic.tables[0]
-        table = self._state.relations.get(first.number, first.readable.table)
-        self.write(topic, topic.writer.rows.schema(table).empty_table())
+        topic.writer.note(self._note(topic), topic.tables[0].readable.table)
+        topic.unnoted = False
 
     def truncate(self, table: CapturedTable) -> None:
         """Publish that a table is empty; nothing may wait."""
@@ -116,10 +115,10 @@ class TopicSealer:
             chunk=chunks[0] if chunks else None,
             again=tuple(topic.again),
         ).to_bytes()
-        if len(note) > MAX_NOTE:
+        if len(note) > (most := max_note(topic.writer.topic)):
             reading = next((str(table.found) for table in topic.tables if table.chunk is not None), "none")
             raise ConfigError(
-                f"topic {topic.writer.topic!r}: the note of where the capture is has {len(note)} bytes, and {MAX_NOTE} "
+                f"topic {topic.writer.topic!r}: the note of where the capture is has {len(note)} bytes, and {most} "
                 f"are kept: it has {len(topic.tables)} tables, and the keys of the one that is being read ({reading}) "
                 "are long, or very many transactions are open. Give the table a topic of its own by route, or a "
                 "shorter replica identity",
