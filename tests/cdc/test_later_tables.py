@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.cdc.capture_options import Startup
+from jobpipe.cdc.postgresql.capture_state import TopicState
+from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.config import Config
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, LinkClosed
 from tests.bus.kit import until
 from tests.cdc.capturing import PATIENCE, options, published, running, settled
 from tests.databases.postgres import PASSWORD, Postgres
@@ -36,6 +38,33 @@ def test_only_changes_of_tables_that_were_there(decoded: Postgres, schema: str, 
         assert [row["after"]["id"] for row in published("a", 2, config)] == [2, 5]
         until(lambda: settled(capture), PATIENCE, "all")
         assert capture.status().rows == 2
+
+
+def test_only_changes_though_the_start_was_cut(
+    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first topic's note is published, the second's is not: its table was there, so its rows are not read."""
+    query = decoded.query
+    for name in "ab":
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.{name} VALUES (1)")
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(decoded, schema, ["a", "b"], startup=Startup.LATEST, required_subscribers=needed)
+    seal, cut = TopicSealer.seal, []
+
+    def cut_off(self: TopicSealer, topic: TopicState) -> None:
+        if topic.writer.topic == "b" and not cut:
+            cut.append(topic)
+            raise LinkClosed("killed here")
+        seal(self, topic)
+
+    monkeypatch.setattr(TopicSealer, "seal", cut_off)
+    with running(given, config) as capture:
+        query(f"INSERT INTO {schema}.b VALUES (2)")
+        assert [row["after"]["id"] for row in published("b", 1, config)] == [2]
+        until(lambda: settled(capture), PATIENCE, "all")
+        assert capture.status().rows == 1
+    assert cut
 
 
 def test_a_table_without_a_key_ends_no_capture_that_has_begun(

@@ -67,6 +67,7 @@ class BinlogNote:
         tables: the tables that were read to their end, each with the fingerprint of its columns.
         reading: the table that is being read; None if none is.
         again: tables of which rows may be published that no longer hold, and that are to be read from their beginning.
+        starting: other topics may have no note yet.
     """
 
     mariadb: bool
@@ -76,6 +77,7 @@ class BinlogNote:
     tables: dict[str, str] = field(default_factory=dict)
     reading: ReadUpTo | None = None
     again: tuple[str, ...] = ()
+    starting: bool = False
 
     @property
     def named(self) -> set[str]:
@@ -102,6 +104,8 @@ class BinlogNote:
             value["reading"] = [self.reading.table, coded, self.reading.key_print]
         if self.again:
             value["again"] = self.again
+        if self.starting:
+            value["starting"] = True
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
@@ -126,6 +130,7 @@ class BinlogNote:
                 tables={str(name): str(print_) for name, print_ in value["tables"].items()},
                 reading=None if reading is None else ReadUpTo(str(reading[0]), _key(reading[1]), str(reading[2])),
                 again=tuple(map(str, value.get("again", ()))),
+                starting=bool(value.get("starting", False)),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise SpoolError(

@@ -141,7 +141,7 @@ class MysqlStart:
             topic.reach(state.at)
         for name in self._to_note:
             sealer.seal(state.topics[name])  # a restart must know that its tables are read
-        sealer.seal_late()
+        sealer.seal_first()
         self._parts.tables.known.update(table.name for table in state.tables.values())
         return by_position
 
@@ -244,10 +244,12 @@ class MysqlStart:
                 topic.at, topic.open = note.at, note.open
                 topic.absent = tuple(sorted(note.named - {str(each.found) for each in self._found}))
         notes = [note for newest in opened.values() for note in newest.notes]
+        begun = any(not note.starting for note in notes)
+        self.state.starting = options.startup is Startup.LATEST and len(topics) > 1 and not begun
         for each in self._found:
             assert each.readable is not None  # noqa: S101 - it was checked
             newest = opened[options.topic_of(each.found.schema, each.found.name)]
-            self._add_table(each.found, each.readable, topics[newest.writer.topic], newest.note, begun=bool(notes))
+            self._add_table(each.found, each.readable, topics[newest.writer.topic], newest.note, begun=begun)
         for name, topic in topics.items():
             require_equal_columns(options.name, name, [table.table for table in topic.tables])
         return notes

@@ -151,6 +151,7 @@ class LogState:
         placed: the file and offset of ``at`` are a place in this server's log; else its GTIDs alone count.
         begun: the GTID of the transaction that is coming; None between two.
         freshness: up to when its changes are published.
+        starting: it begins with changes alone, and some topics may have no note that says so.
         files_made: when the server made files of its log, the newest ones, in seconds since 1970.
     """
 
@@ -163,6 +164,7 @@ class LogState:
     placed: bool = True
     begun: str | None = None
     freshness: Freshness = field(default_factory=Freshness)
+    starting: bool = False
     files_made: dict[str, int] = field(default_factory=dict)
 
     def note_columns(self, captured: CapturedTable, table: Table) -> None:

@@ -39,6 +39,14 @@ class NoteSealer:
             if topic.at is None or (not topic.replaying and topic.at.position != self._state.at.position):
                 self.seal(topic)
 
+    def seal_first(self) -> None:
+        """Note in all topics where the capture begins, then that all have that note."""
+        self.seal_late()
+        if self._state.starting:
+            self._state.starting = False
+            for topic in self._state.topics.values():
+                self.seal(topic)
+
     def seal(self, topic: TopicState) -> None:
         """Publish what waits for a topic; a note alone if nothing does."""
         self.seals += 1
@@ -67,6 +75,7 @@ class NoteSealer:
             tables={table.name: table.print for table in topic.tables if table.done},
             reading=_read_up_to(reading),
             again=(*again, *topic.absent),
+            starting=state.starting,
         ).to_bytes()
         if len(note) > (most := max_note(topic.writer.topic)):
             raise ConfigError(

@@ -207,9 +207,10 @@ class SessionStart:
             if (note := each.note) is not None:
                 topic.at, topic.open, topic.again = note.at, note.open, list(note.again)
         notes = [note for each in opened.values() for note in each.notes]
+        begun = self._slot is not None or any(note.at > 0 for note in notes)  # the slot was made after all first notes
         for found in self._found:
             each = opened[options.topic_of(found.schema, found.name)]
-            self._add_table(found, topics[each.writer.topic], each.note, begun=bool(notes))
+            self._add_table(found, topics[each.writer.topic], each.note, begun=begun)
         for name, topic in topics.items():
             require_equal_columns(options.name, name, [table.readable.table for table in topic.tables])
         return notes

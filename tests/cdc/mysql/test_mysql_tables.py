@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jobpipe.cdc.capture_options import IncompatibleChange, Startup
+from jobpipe.cdc.mariadb.mysql_state import TopicState
+from jobpipe.cdc.mariadb.note_sealing import NoteSealer
 from jobpipe.config import Config
-from jobpipe.errors import ConfigError
+from jobpipe.errors import ConfigError, LinkClosed
 from tests.bus.kit import until
 from tests.cdc.capturing import PATIENCE, Copy, Follower, published, settled
 from tests.cdc.mysql.mysql_capturing import options, rows_of, running
@@ -37,6 +39,33 @@ def test_only_changes_of_tables_that_were_there(logged: MySqlServer, database: s
         assert [row["after"]["id"] for row in published("a", 2, config)] == [2, 5]
         until(lambda: settled(capture), PATIENCE, "all")
         assert capture.status().rows == 2
+
+
+def test_only_changes_though_the_start_was_cut(
+    logged: MySqlServer, database: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first topic's note is published, the second's is not: its table was there, so its rows are not read."""
+    query = logged.query
+    for name in "ab":
+        query(f"CREATE TABLE {name} (id int PRIMARY KEY)", database)
+        query(f"INSERT INTO {name} VALUES (1)", database)
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(logged, database, ["a", "b"], startup=Startup.LATEST, required_subscribers=needed)
+    seal, cut = NoteSealer.seal, []
+
+    def cut_off(self: NoteSealer, topic: TopicState) -> None:
+        if topic.writer.topic == "b" and not cut:
+            cut.append(topic)
+            raise LinkClosed("killed here")
+        seal(self, topic)
+
+    monkeypatch.setattr(NoteSealer, "seal", cut_off)
+    with running(given, config) as capture:
+        query("INSERT INTO b VALUES (2)", database)
+        assert [row["after"]["id"] for row in published("b", 1, config)] == [2]
+        until(lambda: settled(capture), PATIENCE, "all")
+        assert capture.status().rows == 1
+    assert cut
 
 
 def test_a_table_without_a_key_ends_no_capture_that_has_begun(
