@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -237,3 +240,55 @@ def test_topics_are_served_while_the_database_is_away(config: Config) -> None:
             server.start_again()
             server.query("INSERT INTO t VALUES (3)")
             assert [row["after"]["id"] for row in published("t", 3, config)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("wrote", ["nothing", "one", "as much", "more", "elsewhere"])
+def test_an_older_copy_is_restored(config: Config, wrote: str) -> None:
+    """Its files, as of a snapshot of the disk: of the same cluster, timeline and slot. It has written something since.
+
+    "nothing" was not captured after the copy was made, so it is the same; "elsewhere" it has written what is not
+    captured, so that its log is as long.
+    """
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real PostgreSQL needs {what}")
+    with Postgres(wal_level="logical") as server:
+        query = server.query
+        query("CREATE TABLE t (id int PRIMARY KEY)")
+        query("CREATE TABLE elsewhere (id int)")
+        given = options(server, "public", ["t"], required_subscribers={"t": ("copy",)}, heartbeat=0.05)
+        data, kept = server.folder / "data", server.folder / "kept"
+        with running(given, config) as capture:
+            query("INSERT INTO t VALUES (1)")
+            until(lambda: capture.status().rows == 1 and settled(capture), PATIENCE, "a row")
+        _exchange(server, data, kept)
+        if wrote != "nothing":
+            with running(given, config) as capture:
+                query("INSERT INTO t VALUES (2)")
+                until(lambda: capture.status().rows == 1 and settled(capture), PATIENCE, "a row")
+        _exchange(server, kept, data)
+        if wrote == "nothing":
+            with running(given, config):
+                query("INSERT INTO t VALUES (3)")
+                assert [row["after"]["id"] for row in published("t", 2, config)] == [1, 3]
+            return
+        for key in range(10, {"one": 11, "as much": 12, "more": 60}.get(wrote, 10)):
+            query(f"INSERT INTO t VALUES ({key})")
+        if wrote == "elsewhere":
+            query("INSERT INTO elsewhere SELECT generate_series(1, 10000)")
+        for _ in range(2):  # it is found again
+            with pytest.raises(DataLoss, match="an older copy of it was restored") as lost:
+                with running(given, config):
+                    until(lambda: failures, PATIENCE, "the error")
+            assert lost.value.fields["reason"] == "restored"
+    assert [row["after"]["id"] for row in published("t", 2, config)] == [1, 2]
+
+
+def _exchange(server: Postgres, there: Path, here: Path) -> None:
+    """Put the files of a server that is killed from one folder into another, as a disk's snapshot has them."""
+    server.crash()
+    shutil.rmtree(here, ignore_errors=True)
+    shutil.copytree(there, here)
+    stat = server.folder.stat()
+    for path in (here, *here.rglob("*")):
+        os.chown(path, stat.st_uid, stat.st_gid)
+    server.start_again()

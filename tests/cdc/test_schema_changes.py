@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jobpipe.cdc.capture_options import IncompatibleChange, SchemaChange
 from jobpipe.cdc.postgresql.postgres_note import CaptureNote
+from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, SchemaMismatch
 from tests.bus.kit import until
@@ -203,6 +206,33 @@ def test_a_column_that_becomes_another_one_and_back_before_a_row_has_it(
         query(f"INSERT INTO {table} VALUES (2, '2')")
         assert [row["after"]["a"] for row in published("t", 2, config)] == ["1", "2"]
         assert "t.v2" not in capture._writers
+
+
+@pytest.mark.slow
+def test_columns_that_the_stream_tells_of_once_more(
+    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot has not gone on, as after a crash: what it tells of before the last batch is no change of columns."""
+    query, table = decoded.query, f"{schema}.t"
+    query(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)")
+    given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)})
+    strict = replace(given, schema_change=SchemaChange.EXCEPTION)
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplicationStream, "confirm", lambda *_: None)
+        with running(given, config) as capture:
+            query(f"INSERT INTO {table} VALUES (1, 'x')")
+            query(f"ALTER TABLE {table} DROP a")
+            query(f"INSERT INTO {table} VALUES (2)")
+            until(lambda: capture.status().rows == 2, PATIENCE, "two rows")
+        with running(strict, config) as capture:
+            query(f"INSERT INTO {table} VALUES (3)")
+            until(lambda: capture.status().rows == 1, PATIENCE, "a row")
+    query(f"INSERT INTO {table} VALUES (4)")
+    query(f"ALTER TABLE {table} ADD b int")
+    query(f"INSERT INTO {table} VALUES (5, 50)")
+    with running(given, config):
+        rows = [row["after"] for row in published("t", 5, config)]
+    assert rows == [{"id": 1, "a": "x"}, {"id": 2}, {"id": 3}, {"id": 4}, {"id": 5, "b": 50}]
 
 
 @pytest.mark.slow

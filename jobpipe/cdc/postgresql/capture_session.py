@@ -87,8 +87,10 @@ class CaptureSession:
         self._asked_at = 0.0
         self._freshness = Freshness()
         self._measure: LogMeasure | None = None
+        self._check = start.check
+        self._old_relations: set[int] = set()  # of which the stream has told only before where the capture goes on
         self._stream = self._start_stream(start, stack, wake)
-        self._sealer.stream = self._stream
+        self._end_check()
 
     def _start_stream(self, start: SessionStart, stack: contextlib.ExitStack, wake: int) -> ReplicationStream:
         import psycopg
@@ -96,7 +98,7 @@ class CaptureSession:
         options = self._options
         try:
             return stack.enter_context(
-                ReplicationStream(start.replication, options.slot, options.publication, self._state.at, wake=wake)
+                ReplicationStream(start.replication, options.slot, options.publication, start.confirmed, wake=wake)
             )
         except psycopg.Error as error:
             if error.sqlstate == IN_USE:
@@ -166,20 +168,32 @@ class CaptureSession:
         if self._state.begun is None:
             self._sealer.flush()
 
+    def _end_check(self) -> None:
+        """Let the slot go on, once the stream has told what is published."""
+        if self._check is None or self._check.done:
+            self._check = None
+            self._sealer.stream = self._stream
+
     def _read_step(self) -> float:
         """Read what is to be read next; return how long a message may be waited for then."""
+        if self._check is not None:
+            return self._ask()
         table = self._tables.next_table()
         if table is None and not self._ranges.wanted:
             return WAIT_SECONDS
         if self._ranges.awaits_mark if table is None else self._tables.awaits_mark(table):
-            now = time.monotonic()
-            if now - self._asked_at >= MARK_SECONDS:
-                self._asked_at = now
-                self._stream.ask()
-            return MARK_SECONDS
+            return self._ask()
         done = self._ranges.step() if table is None else self._tables.read_chunk(table)
         self._found_more |= table is not None and table.gone
         return 0.0 if done else MARK_SECONDS
+
+    def _ask(self) -> float:
+        """Ask the server how far it has sent; return how long the answer may be waited for."""
+        now = time.monotonic()
+        if now - self._asked_at >= MARK_SECONDS:
+            self._asked_at = now
+            self._stream.ask()
+        return MARK_SECONDS
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 
@@ -203,6 +217,9 @@ class CaptureSession:
                 time.sleep(PAUSE_SECONDS)
                 messages = stream.read(0.0, limit - taken)
         if state.begun is None:
+            if self._check is not None:
+                self._check.reach(stream.sent)
+                self._end_check()
             state.at = max(state.at, stream.sent)
             if any(topic.waiting or topic.unnoted for topic in state.topics.values()):
                 self._flush()
@@ -231,6 +248,9 @@ class CaptureSession:
     def _take_other(self, message: Message) -> None:
         state = self._state
         if isinstance(message, Begin):
+            if self._check is not None:
+                self._check.take(message)
+                self._end_check()
             state.begun, state.changes = message, 0
             self._ranges.note_begin(message.xid)
             if self._replaying:
@@ -238,7 +258,7 @@ class CaptureSession:
         elif isinstance(message, Commit):
             if state.begun is not None:
                 self._freshness.take(state.begun.committed_ms)
-            state.begun = None
+            state.end_transaction()
             state.at = max(state.at, message.end_lsn)
         elif isinstance(message, Relation):
             self._take_relation(message)
@@ -262,19 +282,29 @@ class CaptureSession:
             self._replaying |= topic.skipped > 0 or (opened is not None and opened.commit_lsn > begun.commit_lsn)
 
     def _take_relation(self, relation: Relation) -> None:
-        table = self._state.relations[relation.oid] = self._state.catalog.of_relation(relation)
-        captured = self._state.tables.get(relation.oid)
+        state, oid = self._state, relation.oid
+        state.relations[oid] = state.catalog.of_relation(relation)
+        if state.begun is not None and state.begun.commit_lsn < state.at:
+            self._old_relations.add(oid)
+        else:
+            self._note_columns(oid)
+
+    def _note_columns(self, oid: int) -> None:
+        """Note which columns a table has from here on in the stream."""
+        self._old_relations.discard(oid)
+        table = self._state.relations[oid]
+        captured = self._state.tables.get(oid)
         if captured is None or (now := fingerprint(table)) == captured.print:
             return
         if (error := columns_error(self._options, captured.readable.table, table)) is not None:
             raise error
         log.info("capture %s: table %s has other columns from here on", self._options.name, table)
         captured.print = now
-        if (found := self._state.catalog.table(relation.oid)) is not None:
+        if (found := self._state.catalog.table(oid)) is not None:
             readable = self._state.catalog.readable(found)
             if fingerprint(readable.table) == now:  # else the stream has not come so far
                 captured.found, captured.readable = found, readable
-        self._ranges.note_new_table(relation.oid)
+        self._ranges.note_new_table(oid)
 
     def _open_run(self, number: bytes) -> OpenRun | None:
         """Return to what a row of a table is added, and those that follow; None if this one is not published."""
@@ -283,6 +313,8 @@ class CaptureSession:
         captured = state.tables.get(int.from_bytes(number))
         if captured is None or begun is None or state.changes < captured.topic.skipped:
             return None
+        if captured.number in self._old_relations:
+            self._note_columns(captured.number)
         table, waiting = state.relations[captured.number], captured.topic.waiting
         if not waiting.fits(table):
             self._sealer.flush()  # which may let the table be read from its beginning
@@ -300,6 +332,8 @@ class CaptureSession:
         for captured in found:
             if state.changes < captured.topic.skipped:
                 continue
+            if captured.number in self._old_relations:
+                self._note_columns(captured.number)
             if not captured.done:
                 self._changes.dropped.add(begun.xid)
                 if captured.chunk is None:  # nothing of it is published
@@ -312,7 +346,8 @@ class CaptureSession:
     def _beat(self) -> None:
         """Note now and then where an idle capture is, so that the database keeps no more of its log than it must."""
         state, now = self._state, time.monotonic()
-        if state.begun is not None or now - self._heartbeat < self._options.heartbeat:
+        waits = state.begun is not None or self._check is not None
+        if waits or now - self._heartbeat < self._options.heartbeat:
             return
         self._heartbeat = now
         self._sealer.seal_behind()

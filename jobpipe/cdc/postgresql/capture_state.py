@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobpipe.cdc.changes import Table
 from jobpipe.cdc.postgresql.database.database_catalog import DatabaseCatalog, FoundTable, ReadableTable
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory
-from jobpipe.cdc.postgresql.postgres_note import Chunk, KeyRange, OpenTransaction, Visibility
+from jobpipe.cdc.postgresql.postgres_note import Chunk, KeyRange, OpenTransaction, ToldTransaction, Visibility
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.stream.pgoutput import Begin
 from jobpipe.cdc.postgresql.waiting.waiting_rows import WaitingRows
@@ -106,6 +106,7 @@ class CaptureState:
         topics: by name.
         relations: the tables as the stream has told of them, by number.
         at: all transactions before this place are published, or wait to be.
+        last: the newest transaction that the stream has told of, also to sessions before; None: not known.
         begun: the transaction that is coming; None between two.
         changes: of it, how many are taken.
         run: changes of rows that come now, and are of the same table as the last one, are added to it.
@@ -122,6 +123,7 @@ class CaptureState:
     topics: dict[str, TopicState] = field(default_factory=dict)
     relations: dict[int, Table] = field(default_factory=dict)
     at: int = 0
+    last: ToldTransaction | None = None
     begun: Begin | None = None
     changes: int = 0
     run: OpenRun | None = None
@@ -130,6 +132,12 @@ class CaptureState:
     def name(self) -> str:
         """Of the capture."""
         return self.options.name
+
+    def end_transaction(self) -> None:
+        """Note that the transaction that was coming is there."""
+        begun, self.begun = self.begun, None
+        if begun is not None and (self.last is None or begun.commit_lsn > self.last.commit_lsn):
+            self.last = ToldTransaction(begun.commit_lsn, begun.committed_ms)
 
 
 def seen_now(connection: Connection) -> Visibility:

@@ -76,10 +76,21 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class OpenTransaction:
-    """A transaction of which some changes are published: the first ``changes`` of it, over all tables."""
+class ToldTransaction:
+    """A transaction that the stream has told of: where in the log it was committed, and when.
+
+    Attributes:
+        committed_ms: since 1970; 0: not known.
+    """
 
     commit_lsn: int
+    committed_ms: int
+
+
+@dataclass(frozen=True)
+class OpenTransaction(ToldTransaction):
+    """A transaction of which some changes are published: the first ``changes`` of it, over all tables."""
+
     changes: int
 
 
@@ -104,6 +115,7 @@ class CaptureNote:
         system: the number of the database cluster; ``timeline`` of its history.
         database, slot: names.
         at: all transactions before it are published; a place in the log.
+        last: the newest one of them that the stream has told of, of 0 if it has told of none; None: not known.
         open: the one after it, if it is published in part.
         tables: the tables that were read to their end, by number, each with the fingerprint of its columns.
         chunk: of the table that is being read; None if none is.
@@ -115,6 +127,7 @@ class CaptureNote:
     database: str
     slot: str
     at: int
+    last: ToldTransaction | None = None
     open: OpenTransaction | None = None
     tables: dict[int, str] = field(default_factory=dict)
     chunk: Chunk | None = None
@@ -137,8 +150,10 @@ class CaptureNote:
             "at": self.at,
             "tables": {str(number): print_ for number, print_ in self.tables.items()},
         }
+        if self.last is not None:
+            value["last"] = [self.last.commit_lsn, self.last.committed_ms]
         if self.open is not None:
-            value["open"] = [self.open.commit_lsn, self.open.changes]
+            value["open"] = [self.open.commit_lsn, self.open.changes, self.open.committed_ms]
         if self.again:
             value["again"] = [[each.table, each.after, each.through, each.key] for each in self.again]
         if self.chunk is not None:
@@ -167,14 +182,15 @@ class CaptureNote:
             value = json.loads(note)
             if value["v"] != VERSION:
                 raise ValueError(f"version {value['v']}")
-            chunk, opened = value.get("chunk"), value.get("open")
+            chunk, opened, last = value.get("chunk"), value.get("open"), value.get("last")
             return cls(
                 system=str(value["system"]),
                 timeline=int(value["timeline"]),
                 database=str(value["database"]),
                 slot=str(value["slot"]),
                 at=_lsn(value["at"]),
-                open=None if opened is None else OpenTransaction(_lsn(opened[0]), int(opened[1])),
+                last=None if last is None else ToldTransaction(_lsn(last[0]), int(last[1])),
+                open=None if opened is None else _open(*opened),
                 tables={int(number): str(print_) for number, print_ in value["tables"].items()},
                 chunk=None if chunk is None else _chunk(chunk),
                 again=tuple(
@@ -194,6 +210,10 @@ def _lsn(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_LSN:
         raise ValueError("a place in the log is none")
     return value
+
+
+def _open(commit_lsn: Any, changes: Any, committed_ms: Any = 0) -> OpenTransaction:
+    return OpenTransaction(_lsn(commit_lsn), int(committed_ms), int(changes))
 
 
 def _key(value: Any) -> tuple[str, ...] | None:

@@ -21,6 +21,7 @@ from jobpipe.cdc.postgresql.database.database_catalog import (
     Slot,
     fingerprint,
 )
+from jobpipe.cdc.postgresql.database.history_check import HistoryCheck
 from jobpipe.cdc.postgresql.database.preconditions import (
     Needs,
     later_problems,
@@ -29,7 +30,7 @@ from jobpipe.cdc.postgresql.database.preconditions import (
     table_problems,
 )
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_continuous
-from jobpipe.cdc.postgresql.postgres_note import CaptureNote
+from jobpipe.cdc.postgresql.postgres_note import CaptureNote, ToldTransaction
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.cdc.session_tables import (
@@ -95,6 +96,8 @@ class SessionStart:
 
     Attributes:
         replication: the connection for the stream, which has not begun.
+        confirmed: by the slot; the stream begins there.
+        check: of what it tells; None: nothing is published that it could tell.
     """
 
     def __init__(self, parts: PostgresParts, stack: contextlib.ExitStack) -> None:
@@ -111,6 +114,8 @@ class SessionStart:
         self._found = self._find_tables(catalog, control)
         require(control, catalog, Needs(options, self._found, makes_slot=self._slot is None, first=first))
         self.replication = self._connect(replication=True)
+        self.confirmed = 0
+        self.check: HistoryCheck | None = None
         self.state = CaptureState(
             options=options,
             history=SlotHistory.of(self.replication),
@@ -171,13 +176,16 @@ class SessionStart:
             )
         started = [note for note in notes if note.at > 0]
         if not started:  # nothing was published
-            state.at = self._made_slot(sealer).confirmed
+            state.at = self.confirmed = self._made_slot(sealer).confirmed
+            state.last = ToldTransaction(0, 0)
             self._seal_all(sealer)
         else:
             wal = state.catalog.wal_lsn()
-            require_continuous(options, state.history, self.replication, self._slot, started, wal)
+            slot = require_continuous(options, state.history, self.replication, self._slot, started, wal)
+            self.confirmed, self.check = slot.confirmed, HistoryCheck(options.name, slot.confirmed, started)
             self._warn_of_left(started)
             newest = max(note.at for note in started)
+            state.last = max(started, key=lambda note: note.at).last
             for topic in state.topics.values():
                 if not topic.at:  # a new one begins here; its note says so before the slot goes on
                     topic.at = newest

@@ -91,12 +91,12 @@ class TopicSealer:
 
     def _open_transaction(self, known: OpenTransaction | None, at: int) -> OpenTransaction | None:
         """Return of which transaction a topic has a part; of one that is sent once more it may have more than came."""
-        begun = self._state.begun
-        if begun is None:
+        begun, changes = self._state.begun, self._state.changes
+        if begun is None or begun.commit_lsn < at:
             return known if known is not None and known.commit_lsn >= at else None
         if known is not None and known.commit_lsn == begun.commit_lsn:
-            return OpenTransaction(begun.commit_lsn, max(known.changes, self._state.changes))
-        return OpenTransaction(begun.commit_lsn, self._state.changes)
+            changes = max(known.changes, changes)
+        return OpenTransaction(begun.commit_lsn, begun.committed_ms, changes)
 
     def _note(self, topic: TopicState) -> bytes:
         """Return the note of a batch; where the topic is then."""
@@ -110,6 +110,7 @@ class TopicSealer:
             database=state.options.database,
             slot=state.options.slot,
             at=topic.at,
+            last=state.last,
             open=topic.open,
             tables={table.number: table.print for table in topic.tables if table.done},
             chunk=chunks[0] if chunks else None,

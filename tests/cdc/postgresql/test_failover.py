@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 import jobpipe
@@ -241,10 +242,10 @@ def test_a_standby_that_lacks_what_is_published(config: Config, rows: int, lacks
 def _crash_after(rows: int, servers: Pair, capture: PostgresCapture, lacks: bool) -> threading.Event:
     """Kill the primary once a capture has published so many rows; the standby has them, unless it lacks them."""
     crashed, writer = threading.Event(), capture._writers["t"]
-    seal = writer.seal
+    write = writer.write
 
-    def seal_and_crash(note: bytes, of: Any) -> None:
-        seal(note, of)
+    def write_and_crash(published: pa.Table, note: bytes) -> None:
+        write(published, note)
         if writer.published >= rows:
             if not lacks:
                 until(servers.standby.has_all, PATIENCE, "the standby")
@@ -252,7 +253,7 @@ def _crash_after(rows: int, servers: Pair, capture: PostgresCapture, lacks: bool
             crashed.set()
             raise jobpipe.errors.LinkClosed("the primary was killed here")
 
-    writer.seal = seal_and_crash  # type: ignore[method-assign]
+    writer.write = write_and_crash  # type: ignore[method-assign]
     return crashed
 
 
@@ -297,8 +298,8 @@ def test_the_end_of_a_history(config: Config) -> None:
 
             assert fits(at=end)
             assert not fits(at=end + 1)
-            assert fits(open=OpenTransaction(end - 1, 5))
-            assert not fits(open=OpenTransaction(end, 5))  # its commit begins where the history ends
+            assert fits(open=OpenTransaction(end - 1, 0, 5))
+            assert not fits(open=OpenTransaction(end, 0, 5))  # its commit begins where the history ends
             assert fits(chunk=chunk(end))
             assert not fits(chunk=chunk(end + 1))
             assert not fits(timeline=3)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction, Visibility
+from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction, ToldTransaction, Visibility
 from jobpipe.errors import SpoolError
 from jobpipe.operations.publisher_operations import MAX_NOTE
 
@@ -22,7 +22,8 @@ def test_what_is_stored_comes_back() -> None:
     seen = Visibility(min(running), 5_000_003_000, running)
     full = CaptureNote(
         *("7123456789012345678", 3, "shop", "jobpipe_shop", 2**63),
-        open=OpenTransaction(2**63 + 5, 4_999_999),
+        last=ToldTransaction(2**63 - 9, 1_790_000_000_000),
+        open=OpenTransaction(2**63 + 5, 1_790_000_000_001, 4_999_999),
         tables={16_384 + number: f"{chance.randrange(1 << 48):012x}" for number in range(5)},
         chunk=Chunk(16_400, ("a", "ä\n"), ("b", ""), seen, 2**63 + 9, partial=True),
     )
@@ -39,6 +40,8 @@ def test_what_is_stored_comes_back() -> None:
         {"at": 1 << 64},
         {"at": True},
         {"open": [1]},
+        {"last": [1]},
+        {"last": [-1, 0]},
         {"tables": {"x": "y"}},
         {"tables": []},
         {"chunk": {"table": 1}},

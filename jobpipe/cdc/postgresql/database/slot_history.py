@@ -15,6 +15,8 @@ from jobpipe.errors import ConfigError, DataLoss
 if TYPE_CHECKING:
     from jobpipe.cdc.postgresql.database.database_catalog import Connection
 
+AGAIN = "To read all tables again, drop the slot (`jobpipe cdc drop`), and start the capture under another name"
+
 
 @dataclass(frozen=True)
 class SlotHistory:
@@ -38,7 +40,7 @@ def require_continuous(
     slot: Slot | None,
     notes: Sequence[CaptureNote],
     wal: int,
-) -> None:
+) -> Slot:
     """See that the stream goes on where the notes end.
 
     Args:
@@ -47,11 +49,13 @@ def require_continuous(
         notes: of all topics that have published something.
         wal: how far the log of the database goes.
 
+    Returns:
+        The slot.
+
     Raises:
         ConfigError: it is another database, or the slot is another one.
         DataLoss: changes are gone; names the range.
     """
-    again = "To read all tables again, drop the slot (`jobpipe cdc drop`), and start the capture under another name"
     for note in notes:
         if (note.system, note.database) != (history.system, options.database):
             raise ConfigError(
@@ -68,7 +72,7 @@ def require_continuous(
             raise DataLoss(
                 f"capture {options.name!r}: changes up to {lsn_text(reached)} are published, and the database goes on "
                 f"with {known}: it was restored, or a standby took over that lacked the newest changes. What is "
-                f"published has changes that the database never had. {again}",
+                f"published has changes that the database never had. {AGAIN}",
                 reason="timeline",
                 lsn=lsn_text(reached),
             )
@@ -76,7 +80,7 @@ def require_continuous(
     if furthest > wal:
         raise DataLoss(
             f"capture {options.name!r}: changes up to {lsn_text(furthest)} are published, and the database's log ends "
-            f"at {lsn_text(wal)}: an older copy of it was restored. {again}",
+            f"at {lsn_text(wal)}: an older copy of it was restored. {AGAIN}",
             reason="restored",
             lsn=lsn_text(furthest),
         )
@@ -84,7 +88,7 @@ def require_continuous(
     if slot is None:
         raise DataLoss(
             f"capture {options.name!r}: replication slot {options.slot} is gone, and with it the changes from "
-            f"{published} to {lsn_text(wal)}. {again}",
+            f"{published} to {lsn_text(wal)}. {AGAIN}",
             reason="slot",
             slot=options.slot,
             lsn=published,
@@ -99,7 +103,7 @@ def require_continuous(
     if slot.wal_status == "lost":
         raise DataLoss(
             f"capture {options.name!r}: PostgreSQL has removed changes from {published} on, since slot {options.slot} "
-            f"kept more than max_slot_wal_keep_size. {again}",
+            f"kept more than max_slot_wal_keep_size. {AGAIN}",
             reason="removed",
             slot=options.slot,
             lsn=published,
@@ -109,11 +113,12 @@ def require_continuous(
         raise DataLoss(
             f"capture {options.name!r}: replication slot {options.slot} has gone on to {lsn_text(slot.confirmed)}, and "
             f"changes are published up to {lsn_text(lowest.at)}: it was made again, something else has read it, or a "
-            f"topic's spool was restored. The changes between are lost. {again}",
+            f"topic's spool was restored. The changes between are lost. {AGAIN}",
             reason="confirmed",
             slot=options.slot,
             lsn=lsn_text(lowest.at),
         )
+    return slot
 
 
 def _switched(replication: Connection, timeline: int, since: int) -> int | None:
