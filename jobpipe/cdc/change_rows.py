@@ -145,34 +145,21 @@ class ChangeRows:
         Raises:
             SchemaMismatch: as :meth:`rows`.
         """
-        count, now, schema = texts.num_rows, _now_ms(), self.schema(table)
-        columns = [
-            convert_column(table, column, texts.column(place).combine_chunks())
-            for place, column in enumerate(table.columns)
-        ]
-        operation, when = _constant(Operation.READ, count), _constant(now, count)
-        places = [pa.nulls(count, field.type) for field in self.origin.fields]
-        nothing = pa.nulls(count, UNCHANGED_FIELD)
-        if self.form is RowFormat.FLAT:
-            known: list[pa.Array[Any]] = [operation, _constant(str(table), count), when, *places, nothing]
-            return pa.Table.from_arrays([*columns, *known], schema=schema)
-        named = [_constant(text, count) for text in self._names(table)]
-        source = [*named, pa.repeat(pa.scalar(True), count), when, *places]
-        fields = _fields(table)
-        return pa.Table.from_arrays(
-            [
-                operation,
-                pa.nulls(count, pa.struct(fields)),
-                pa.StructArray.from_arrays(columns, fields=fields),
-                pa.StructArray.from_arrays(source, fields=self.source_fields),
-                when,
-                nothing,
-            ],
-            schema=schema,
+        count = texts.num_rows
+        columns = [texts.column(place).combine_chunks() for place in range(len(table.columns))]
+        return self.of_columns(
+            ChangeColumns(
+                table=table,
+                schemas=_constant(table.schema, count),
+                names=_constant(table.name, count),
+                operations=_constant(Operation.READ, count),
+                before=None,
+                after=RowImage(columns, None),
+                unchanged=pa.nulls(count, UNCHANGED_FIELD),
+                committed_ms=_constant(_now_ms(), count),
+                places=[pa.nulls(count, field.type) for field in self.origin.fields],
+            )
         )
-
-    def _names(self, table: Table) -> tuple[str, ...]:
-        return (table.schema, table.name) if self.database is None else (self.database, table.schema, table.name)
 
 
 def convert_column(table: Table, column: Column, given: pa.Array[Any]) -> pa.Array[Any]:

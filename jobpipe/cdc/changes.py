@@ -23,17 +23,9 @@ class Operation(StrEnum):
     """All rows of the table are gone; the change has none."""
 
 
-class _Unchanged:
-    """A value that an update left alone, and that the database did not send."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = _Unchanged()
 UNCHANGED_FIELD: Final = pa.list_(pa.string())
 """Of a topic: the names of columns."""
-Value: TypeAlias = "bytes | _Unchanged | None"
+Value: TypeAlias = bytes | None
 """A column's value as the database writes it, in UTF-8 unless it is binary; None is null."""
 Values: TypeAlias = Sequence[Value]
 
@@ -182,19 +174,17 @@ class ChangeColumns:
 
     @classmethod
     def of(cls, changes: Sequence[Change], places: list[pa.Array[Any]]) -> ChangeColumns:
-        """Return some changes, at least one, as columns."""
+        """Return some changes, at least one, as columns; the database sent all their values."""
         table, count = changes[0].table, len(changes)
         one = all(change.table is table for change in changes)
-        unchanged = _UnchangedNames(table.columns)
-        afters = [unchanged.filled(change) for change in changes]
         return cls(
             table=table,
             schemas=_repeated(table.schema, count) if one else _texts([each.table.schema for each in changes]),
             names=_repeated(table.name, count) if one else _texts([each.table.name for each in changes]),
             operations=_texts([change.operation for change in changes]),
             before=_image(table, [change.before for change in changes]),
-            after=_image(table, afters),
-            unchanged=unchanged.column(),
+            after=_image(table, [change.after for change in changes]),
+            unchanged=pa.nulls(count, UNCHANGED_FIELD),
             committed_ms=pa.array([change.committed_ms for change in changes], pa.int64()),
             places=places,
         )
@@ -224,27 +214,6 @@ class ChangeColumns:
             committed_ms=self.committed_ms.take(places),
             places=[column.take(places) for column in self.places],
         )
-
-
-class _UnchangedNames:
-    """Which values the database did not send, of each change."""
-
-    def __init__(self, columns: tuple[Column, ...]) -> None:
-        self._columns = columns
-        self._lists: list[list[str] | None] = []
-
-    def filled(self, change: Change) -> Values | None:
-        """Return the new values, null where they were not sent."""
-        after = change.after
-        if after is None or UNCHANGED not in after:
-            self._lists.append(None)
-            return after
-        self._lists.append([self._columns[place].name for place, value in enumerate(after) if value is UNCHANGED])
-        return [None if value is UNCHANGED else value for value in after]
-
-    def column(self) -> pa.Array[Any]:
-        """Return the column of names; null where all values are there."""
-        return pa.array(self._lists, UNCHANGED_FIELD)
 
 
 def _image(table: Table, rows: Sequence[Values | None]) -> RowImage | None:

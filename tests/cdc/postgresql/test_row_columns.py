@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobpipe.cdc.change_rows import ChangeRows, Origin, RowFormat
-from jobpipe.cdc.changes import UNCHANGED, Change, Column, Operation, Table, Value
+from jobpipe.cdc.change_rows import ChangeRows, RowFormat
+from jobpipe.cdc.changes import UNCHANGED_FIELD, Change, ChangeColumns, Column, Operation, Table
 from jobpipe.cdc.postgresql.database.column_types import BINARY, base_type
 from jobpipe.cdc.postgresql.database.database_catalog import KeyColumn, ReadableTable
 from jobpipe.cdc.postgresql.postgres_capture import ORIGIN
@@ -31,12 +32,30 @@ COLUMNS = (
 )
 KEY = (KeyColumn("id", "integer", None), KeyColumn("name", "text", None))
 TEXTS = [b"", b"a", "é€😀".encode(), b"t\0\0", b"N" * 300]
+
+
+class _Unchanged:
+    """A value that an update left alone, and that PostgreSQL does not send."""
+
+
+UNCHANGED = _Unchanged()
+Value = bytes | _Unchanged | None
 Row = tuple[str, list[Value] | None, list[Value] | None]  # kind, old and new values
+
+
+class RowChange(NamedTuple):
+    """A change of a row; some of its values may be unchanged."""
+
+    table: Table
+    operation: Operation
+    before: list[Value] | None
+    after: list[Value] | None
+    begun: Begin
 
 
 def packed(values: Sequence[Value]) -> bytes:
     """Return a tuple as PostgreSQL sends it."""
-    letters = {None: b"n", UNCHANGED: b"u"}
+    letters: dict[Value, bytes] = {None: b"n", UNCHANGED: b"u"}
     parts = [
         b"t" + struct.pack(">I", len(value)) + value if isinstance(value, bytes) else letters[value] for value in values
     ]
@@ -61,12 +80,12 @@ def table(number: int = 7, *, whole: bool = False, name: str = "t") -> Table:
     return Table(number, "public", name, columns, whole_rows=whole)
 
 
-def changes_of(row: Row, of: Table, begun: Begin) -> list[Change]:
+def changes_of(row: Row, of: Table, begun: Begin) -> list[RowChange]:
     """Return what a row is published as, by the rules of docs/cdc.md."""
     kind, old, new = row
 
-    def change(operation: Operation, before: list[Value] | None, after: list[Value] | None) -> Change:
-        return Change(of, operation, before, after, begun.xid, begun.commit_lsn, begun.committed_ms)
+    def change(operation: Operation, before: list[Value] | None, after: list[Value] | None) -> RowChange:
+        return RowChange(of, operation, before, after, begun)
 
     if kind == "I":
         return [change(Operation.CREATE, None, new)]
@@ -82,7 +101,7 @@ def changes_of(row: Row, of: Table, begun: Begin) -> list[Change]:
     return [change(Operation.UPDATE, old if of.whole_rows else None, new)]
 
 
-def key_of(change: Change) -> tuple[str, ...]:
+def key_of(change: RowChange) -> tuple[str, ...]:
     """Return the key of a change; new values count, where they were sent."""
     found = []
     for place in (0, 1):
@@ -128,20 +147,26 @@ def rows_of(draw: st.DrawFn, *, whole: bool) -> Row:
 
 
 FORMS = [ChangeRows(form, "shop", ORIGIN) for form in RowFormat]
-ONE_BY_ONE = [
-    ChangeRows(
-        each.form,
-        "shop",
-        Origin(
-            ORIGIN.fields,
-            lambda changes: [
-                pa.array([change.transaction or None for change in changes], pa.int64()),
-                pa.array([change.at or None for change in changes], pa.int64()),
-            ],
-        ),
-    )
-    for each in FORMS
-]
+
+
+def one_by_one(form: ChangeRows, changes: Sequence[RowChange]) -> pa.Table:
+    """Return the rows of changes that were not made columns at once."""
+    none = (None,) * len(COLUMNS)
+    sent = [[None if isinstance(value, _Unchanged) else value for value in each.after or none] for each in changes]
+    lacking = [
+        [column.name for column, value in zip(COLUMNS, each.after or none, strict=True) if value is UNCHANGED] or None
+        for each in changes
+    ]
+    plain = [
+        Change(
+            *(each.table, each.operation, each.before, None if each.after is None else values),
+            *(each.begun.xid, each.begun.commit_lsn, each.begun.committed_ms),
+        )
+        for each, values in zip(changes, sent, strict=True)
+    ]
+    places = [[each.transaction or None for each in plain], [each.at or None for each in plain]]
+    columns = ChangeColumns.of(plain, [pa.array(each, pa.int64()) for each in places])
+    return form.of_columns(replace(columns, unchanged=pa.array(lacking, UNCHANGED_FIELD)))
 
 
 def readable(of: Table) -> ReadableTable:
@@ -172,8 +197,7 @@ def test_columns_equal_rows(data: st.DataObject, whole: bool) -> None:
         assert waiting.fits(tables[which])
         if data.draw(st.integers(0, 9)) == 0:
             waiting.truncate(tables[which], of_catalog[which], begun)
-            nothing = (tables[which], Operation.TRUNCATE, None, None)
-            expected.append(Change(*nothing, begun.xid, begun.commit_lsn, begun.committed_ms))
+            expected.append(RowChange(tables[which], Operation.TRUNCATE, None, None, begun))
         run = waiting.begin_run(tables[which], of_catalog[which], begun)
         for row in rows:
             run.append(message(row, whole=whole))
@@ -182,17 +206,17 @@ def test_columns_equal_rows(data: st.DataObject, whole: bool) -> None:
     if not expected:
         assert changes == []
         return
-    for columns, rows_ in zip(FORMS, ONE_BY_ONE, strict=True):
-        assert plain(made(changes, columns)) == plain(rows_.rows(expected))
+    for form in FORMS:
+        assert plain(made(changes, form)) == plain(one_by_one(form, expected))
     for each in changes:
         if not each.truncates:
             own = [one for one in expected if one.table is each.table and one.operation is not Operation.TRUNCATE]
             assert each.keys(of_catalog[0]) == [key_of(one) for one in own]
-            assert each.transactions.tolist() == [one.transaction for one in own]
+            assert each.transactions.tolist() == [one.begun.xid for one in own]
             kept = [place % 3 == 1 for place in range(len(own))]
             some = each.kept(np.array(kept, np.bool_))
             left = [one for one, keep in zip(own, kept, strict=True) if keep]
-            assert plain(FORMS[0].of_columns(some.columns)) == (plain(ONE_BY_ONE[0].rows(left)) if left else [])
+            assert plain(FORMS[0].of_columns(some.columns)) == (plain(one_by_one(FORMS[0], left)) if left else [])
 
 
 def test_many_columns_and_rows() -> None:
