@@ -307,9 +307,8 @@ class CaptureRunner(ABC):
         return pa.ipc.read_schema(pa.py_buffer(arrow))
 
     def _begin_again(self) -> None:
-        """Let what waits be read again; topics stay open, but those of which the last batch's end is not known."""
+        """Let topics stay open for another session, but those of which the last batch's end is not known."""
         for topic, writer in list(self._writers.items()):
-            writer.drop()
             if not writer.usable:
                 del self._writers[topic]
                 self._published += writer.published

@@ -1,15 +1,15 @@
-"""One topic of a capture: changes that wait for their seal, and the note that says what is sealed."""
+"""One topic of a capture: rows that are published, and the note that says what is."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from jobpipe.cdc.change_rows import ChangeRows
-from jobpipe.cdc.changes import Change, Column, Table, same_columns
+from jobpipe.cdc.changes import Table
 from jobpipe.cdc.topic_schema import TopicSchema
 from jobpipe.errors import SpoolFull
 from jobpipe.operations.messages.source_messages import SourceReport
@@ -39,7 +39,7 @@ def max_note(topic: str) -> int:
 
 
 class TopicWriter:
-    """Publishes changes in the order in which they come, a batch at a time. For one caller at a time.
+    """Publishes rows in the order in which they come, a batch at a time. For one caller at a time.
 
     Args:
         publisher: of the topic, with a name.
@@ -49,8 +49,6 @@ class TopicWriter:
 
     Attributes:
         rows: makes the rows.
-        pending: changes that are not published.
-        pending_bytes: about so many.
         published: rows since it was made.
         usable: what became of the last batch is known.
     """
@@ -58,15 +56,12 @@ class TopicWriter:
     def __init__(
         self, publisher: PlainPublisher, rows: ChangeRows, schema: TopicSchema, stopped: Callable[[], bool]
     ) -> None:
-        self.pending: list[Change] = []
-        self.pending_bytes = 0
         self.published = 0
         self.usable = True
         self._publisher = publisher
         self.rows = rows
         self._schema = schema
         self._stopped = stopped
-        self._columns: tuple[Column, ...] | None = None
 
     @property
     def topic(self) -> str:
@@ -78,48 +73,17 @@ class TopicWriter:
         """The note of the newest batch, also of an earlier process; None for none."""
         return self._publisher.last_note
 
-    def fits(self, table: Table) -> bool:
-        """Tell whether a change of a table can be in one batch with those that wait."""
-        return self._columns is None or not self.pending or same_columns(self._columns, table.columns)
-
-    def add(self, change: Change, size: int = 0) -> None:
-        """Let a change of about so many bytes wait for the next seal; it must fit."""
-        self._columns = change.table.columns
-        self.pending.append(change)
-        self.pending_bytes += size
-
-    def add_all(self, changes: Sequence[Change], size: int) -> None:
-        """Let changes of about so many bytes in all wait, at least one, as :meth:`add`."""
-        self._columns = changes[0].table.columns
-        self.pending += changes
-        self.pending_bytes += size
-
-    def undo(self, count: int) -> None:
-        """Let all changes but the first ``count`` wait no longer."""
-        del self.pending[count:]
-
-    def seal(self, note: bytes, table: Table) -> None:
-        """Publish what waits, with a note; returns when both are durable.
-
-        Args:
-            table: as :meth:`note`, which it is if nothing waits.
+    def write(self, rows: pa.Table, note: bytes) -> None:
+        """Publish rows with a note; returns when both are durable.
 
         Raises:
-            SchemaMismatch: a value has no place in its column's type; nothing is published.
+            SchemaMismatch: a column has become another one; nothing is published.
             SpoolFull: the topic has no room, and the capture is to end.
         """
-        if self.pending:
-            self.write(self.rows.rows(self.pending), note)
-            self.drop()
-        else:
-            self.note(note, table)
-
-    def write(self, rows: pa.Table, note: bytes) -> None:
-        """Publish rows that did not wait, as :meth:`seal`; nothing may wait."""
         self._publish(self._schema.fitted(rows), note)
 
     def note(self, note: bytes, table: Table) -> None:
-        """Publish a note alone, which subscribers do not see; nothing may wait.
+        """Publish a note alone, which subscribers do not see, as :meth:`write`.
 
         It has columns that the topic has had: those of a table may be others, of which nothing is published yet.
 
@@ -132,12 +96,11 @@ class TopicWriter:
         self._publish(nothing, note)
 
     def end(self, following: str) -> None:
-        """Note that another topic follows this one from where its newest note is; what waits is dropped."""
+        """Note that another topic follows this one from where its newest note is."""
         note, nothing = self.last_note, self._schema.nothing()
         assert note is not None  # noqa: S101 - a topic without rows has no columns
         assert nothing is not None  # noqa: S101
         self._publish(nothing, followed_by(note, following))
-        self.drop()
 
     def _publish(self, rows: pa.Table, note: bytes) -> None:
         last = self._publisher.last_batch_id
@@ -153,10 +116,6 @@ class TopicWriter:
             else:
                 break
         self.usable = True
-
-    def drop(self) -> None:
-        """Let nothing wait; another session begins at the last note."""
-        self.pending, self.pending_bytes = [], 0
 
     def tell_source(self, report: SourceReport, seconds: float) -> None:
         """Tell the topic's coordinator how the database stands; for any thread. Raises JobpipeError."""

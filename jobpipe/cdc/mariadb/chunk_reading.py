@@ -163,7 +163,7 @@ class ChunkReading:
             self._state.note_columns(table, window.columns)
         if table.take_back:
             now = int(time.time() * 1000)
-            table.topic.writer.add(Change(table.table, Operation.TRUNCATE, None, None, 0, 0, now))
+            table.topic.waiting.add([Change(table.table, Operation.TRUNCATE, None, None, 0, 0, now)])
             table.take_back = False
             self._sealer.seal(table.topic)
         rows = window.rows(table.readable.key_places)

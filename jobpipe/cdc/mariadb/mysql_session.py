@@ -63,6 +63,7 @@ class MysqlSession:
         self._tables: dict[tuple[str, str], tuple[BinlogTable, Table]] = {}
         self._begun: Begin | None = None
         self._folds_names = start.log.variable("lower_case_table_names") not in (None, "0")
+        self._is_full = False  # some topic's changes that wait are enough
         self._touched = False  # the transaction that is coming has changes of captured tables
         self._seals = 0  # that were made before it
         self._marks: dict[str, int] = {}  # changes of each topic that waited before it
@@ -106,7 +107,7 @@ class MysqlSession:
     @property
     def _waits(self) -> bool:
         """Whether changes wait that have come."""
-        return self._begun is not None or any(each.writer.pending for each in list(self._state.topics.values()))
+        return self._begun is not None or any(each.waiting for each in list(self._state.topics.values()))
 
     @property
     def retained_bytes(self) -> int:
@@ -153,12 +154,11 @@ class MysqlSession:
 
     def _pump(self, wait: float) -> None:
         """Take what the stream has; publish it when it has no more, or it is enough."""
-        topics = self._state.topics.values()
         event = self._stream.read(wait)
         end = time.monotonic() + PUMP_SECONDS
         while event is not None:
             self._take(event)
-            if any(self._is_full(len(topic.writer.pending), topic.writer.pending_bytes) for topic in topics):
+            if self._is_full:
                 self._flush()
                 if self._parts.stopped():
                     return
@@ -167,7 +167,7 @@ class MysqlSession:
             event = self._stream.read(0.0)
         begun, late = self._begun, time.monotonic() - self._sealer.flushed_at > OPEN_SECONDS
         waits = (begun is not None and begun.xa) or (not late and (begun is not None or event is not None))
-        if not waits and any(topic.writer.pending for topic in topics):
+        if not waits and any(topic.waiting for topic in self._state.topics.values()):
             self._sealer.flush()
 
     def _flush(self) -> None:
@@ -175,9 +175,7 @@ class MysqlSession:
         if self._begun is not None and self._begun.xa and self._touched:
             raise self._xa_error(self._begun)
         self._sealer.flush()
-
-    def _is_full(self, rows: int, size: int) -> bool:
-        return rows >= self._options.batch_rows or size >= BATCH_BYTES
+        self._is_full = False
 
     def _take(self, event: LogChange) -> None:
         state = self._state
@@ -208,7 +206,7 @@ class MysqlSession:
 
     def _waiting(self) -> dict[str, int]:
         """Return how many changes of each topic wait."""
-        return {name: len(topic.writer.pending) for name, topic in self._state.topics.items()}
+        return {name: len(topic.waiting) for name, topic in self._state.topics.items()}
 
     def _is_placed(self, at: Position) -> bool:
         """Tell whether a place between two transactions is that of our GTIDs.
@@ -249,7 +247,7 @@ class MysqlSession:
                 gtid=begun.gtid,
             )
         for topic in self._state.topics.values():
-            topic.writer.undo(self._marks[topic.writer.topic])
+            topic.waiting.undo(self._marks[topic.writer.topic])
         self._reading.drop_window()
 
     def _undo_since(self, savepoint: str) -> None:
@@ -271,7 +269,7 @@ class MysqlSession:
                 gtid=begun.gtid,
             )
         for topic in self._state.topics.values():
-            topic.writer.undo(marks[topic.writer.topic])
+            topic.waiting.undo(marks[topic.writer.topic])
         self._reading.drop_window()
 
     def _xa_error(self, begun: Begin) -> DataLoss:
@@ -300,11 +298,12 @@ class MysqlSession:
         changes = _changes(captured.table, rows.kind, rows.rows[int(had) :], begun)
         if not captured.done:
             changes = self._reading.sort_out(captured, changes)
-        writer = captured.topic.writer
         if changes:
-            if not writer.fits(captured.table):
+            waiting = captured.topic.waiting
+            if not waiting.fits(captured.table):
                 self._flush()
-            writer.add_all(changes, rows.size)
+            waiting.add(changes, rows.size)
+            self._is_full |= len(waiting) >= self._options.batch_rows or waiting.size >= BATCH_BYTES
         captured.changes += len(rows.rows) - int(had)  # last: until then a note that is sealed must not count them
 
     def _table_of(self, logged: BinlogTable) -> Table:
@@ -369,13 +368,12 @@ class MysqlSession:
         self._reading.drop_window(captured)
         if captured.is_begun or captured.take_back:
             self._flush()
-            captured.topic.writer.add(
-                Change(
-                    *(captured.table, Operation.TRUNCATE, None, None, 0, begun.start.offset, begun.committed_ms),
-                    gtid=begun.gtid,
-                    file=begun.start.file,
-                )
+            truncated = Change(
+                *(captured.table, Operation.TRUNCATE, None, None, 0, begun.start.offset, begun.committed_ms),
+                gtid=begun.gtid,
+                file=begun.start.file,
             )
+            captured.topic.waiting.add([truncated])
             captured.take_back = False
         captured.bound, captured.rows = None, 0
         if effect.effect is Effect.REPLACED:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from jobpipe.cdc.capture_health import Freshness
-from jobpipe.cdc.changes import Table
+from jobpipe.cdc.change_rows import ChangeRows
+from jobpipe.cdc.changes import Change, Table, same_columns
 from jobpipe.cdc.mariadb.binlog.binlog_position import GtidState, Position
 from jobpipe.cdc.mariadb.mysql_note import Key, OpenTransaction, Place
 from jobpipe.cdc.mariadb.mysql_options import MysqlOptions
@@ -76,11 +80,48 @@ class CapturedTable:
         self.done, self.bound, self.rows, self.wanted = False, None, 0, True
 
 
+class WaitingChanges:
+    """Changes of a topic that wait for their seal, in the order in which they came.
+
+    Attributes:
+        size: about so many bytes.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._changes: list[Change] = []
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def fits(self, table: Table) -> bool:
+        """Tell whether changes of a table can be in one batch with those that wait."""
+        return not self._changes or same_columns(self._changes[-1].table.columns, table.columns)
+
+    def add(self, changes: Sequence[Change], size: int = 0) -> None:
+        """Let changes of about so many bytes in all wait; they must fit."""
+        self._changes += changes
+        self.size += size
+
+    def undo(self, count: int) -> None:
+        """Let all changes but the first ``count`` wait no longer."""
+        del self._changes[count:]
+
+    def rows(self, rows: ChangeRows) -> pa.Table:
+        """Return the rows of what waits, at least one change. Raises SchemaMismatch."""
+        return rows.rows(self._changes)
+
+    def clear(self) -> None:
+        """Let nothing wait any more."""
+        self._changes, self.size = [], 0
+
+
 @dataclass
 class TopicState:
     """A topic, and what of the log it has.
 
     Attributes:
+        waiting: changes that are not published.
         at: it has all transactions before this place; None: nothing is published.
         same_server: ``at`` is a place in files of this server.
         open: the transaction of which it has a part.
@@ -89,6 +130,7 @@ class TopicState:
     """
 
     writer: TopicWriter
+    waiting: WaitingChanges = field(default_factory=WaitingChanges)
     at: Place | None = None
     same_server: bool = True
     open: OpenTransaction | None = None

@@ -29,7 +29,7 @@ class NoteSealer:
         """Publish all that waits."""
         self.flushed_at = time.monotonic()
         for topic in self._state.topics.values():
-            if topic.writer.pending:
+            if topic.waiting:
                 self.seal(topic)
         self._state.freshness.publish()
 
@@ -49,11 +49,15 @@ class NoteSealer:
 
     def seal(self, topic: TopicState) -> None:
         """Publish what waits for a topic; a note alone if nothing does."""
-        self.seals += 1
-        topic.writer.seal(self._note(topic), topic.tables[0].table)
+        if topic.waiting:
+            self.write(topic, topic.waiting.rows(topic.writer.rows))
+            topic.waiting.clear()
+        else:
+            self.seals += 1
+            topic.writer.note(self._note(topic), topic.tables[0].table)
 
     def write(self, topic: TopicState, rows: pa.Table) -> None:
-        """Publish rows that were read; nothing may wait."""
+        """Publish rows; none of what waits may come before them."""
         self.seals += 1
         topic.writer.write(rows, self._note(topic))
 
