@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from jobpipe.cdc.capture_options import CaptureOptions, SchemaChange
@@ -35,6 +36,15 @@ class Listed(Protocol):
 
 
 Found = TypeVar("Found", bound=Listed)
+NamingKey = TypeVar("NamingKey", bound="int | str", covariant=True)
+
+
+class Naming(Protocol[NamingKey]):
+    """A note that names tables."""
+
+    @property
+    def named(self) -> Collection[NamingKey]:
+        """All tables of which something is published."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,66 @@ class OpenedTopic(Generic[Note]):
     def notes(self) -> list[Note]:
         """Where the capture goes on, if it has begun."""
         return [each for each in (self.note, self.before) if each is not None]
+
+
+@dataclass(frozen=True)
+class TableSearch(Generic[Options, Server, Key, Found]):
+    """Finds the tables that are captured: all that match, but those that are left out.
+
+    Attributes:
+        listed: returns all that match.
+        key: what notes name a table by.
+        problems: returns why a table cannot be captured, given others that are.
+    """
+
+    parts: SessionParts[Options, Server, Key]
+    listed: Callable[[], Iterable[Found]]
+    key: Callable[[Found], Key]
+    problems: Callable[[Found, Sequence[Found]], Sequence[Problem]]
+
+    def found(self) -> list[Found]:
+        """Return the tables."""
+        tables, found = self.parts.tables, list[Found]()
+        for each in sorted(self.listed(), key=lambda table: self.key(table) not in tables.known):
+            if tables.takes(self.key(each), partial(self.problems, each, found)):
+                found.append(each)
+        return found
+
+    def found_first(self, noted: Callable[[Sequence[Found]], Collection[Key]]) -> list[Found]:
+        """Return the tables for the first session of a process.
+
+        What another process has begun goes on without new ones that cannot be captured; one that the options name must
+        be.
+
+        Args:
+            noted: returns the tables that the notes of the topics of some tables name.
+        """
+        known, named, found = self.parts.tables.known, self.parts.options.tables, self.found()
+        if known:
+            return found
+        unfit = (
+            place for place, each in enumerate(found) if str(each) not in named and self.problems(each, found[:place])
+        )
+        if next(unfit, None) is None or not (before := noted(found)):
+            return found
+        known.update(before, (self.key(each) for each in found if str(each) in named))
+        return self.found()
+
+
+def noted_tables(
+    parts: SessionParts[Options, Server, Key], found: Iterable[Listed], read: Callable[[bytes, str], Naming[Key]]
+) -> set[Key]:
+    """Return the tables that the notes of the topics of some tables name; ``read`` as for :func:`open_topic`."""
+    topics = [open_topic(parts, topic, read) for topic in topics_of(parts.options, found)]
+    return {table for topic in topics for note in topic.notes for table in note.named}
+
+
+def open_topics(
+    parts: SessionParts[Options, Server, Key], found: Iterable[Listed], read: Callable[[bytes, str], Note]
+) -> dict[str, OpenedTopic[Note]]:
+    """Open the topics of some tables, as :func:`open_topic`; by the name that the options give. Raises ConfigError."""
+    names = {parts.options.topic_of(each.schema, each.name) for each in found}
+    return {name: open_topic(parts, name, read) for name in sorted(names)}
 
 
 def open_topic(

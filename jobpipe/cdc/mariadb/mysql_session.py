@@ -20,7 +20,7 @@ from jobpipe.cdc.mariadb.binlog.row_images import BinlogTable, RowImages
 from jobpipe.cdc.mariadb.chunk_reading import ChunkReading
 from jobpipe.cdc.mariadb.log_errors import translated
 from jobpipe.cdc.mariadb.log_statements import Effect, TableEffect, effects_of
-from jobpipe.cdc.mariadb.mysql_start import MysqlParts, MysqlStart, find_tables
+from jobpipe.cdc.mariadb.mysql_start import MysqlParts, MysqlStart, search_of
 from jobpipe.cdc.mariadb.mysql_state import CapturedTable
 from jobpipe.cdc.mariadb.note_sealing import NoteSealer
 from jobpipe.cdc.mariadb.server.server_catalog import fingerprint
@@ -397,7 +397,7 @@ class MysqlSession:
             return
         self._heartbeat = now
         self._sealer.seal_late()
-        found = find_tables(self._parts, self._start.catalog)
+        found = search_of(self._parts, self._start.catalog).found()
         self._found_more = any((each.schema, each.name) not in self._state.tables for each in found)
 
 

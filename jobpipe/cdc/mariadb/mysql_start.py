@@ -24,14 +24,14 @@ from jobpipe.cdc.mariadb.server.server_catalog import FoundTable, ReadableTable,
 from jobpipe.cdc.mariadb.server.server_checks import CheckedTable, require, table_problems
 from jobpipe.cdc.mariadb.server.server_log import ServerLog
 from jobpipe.cdc.session_tables import (
-    OpenedTopic,
     SessionParts,
-    open_topic,
+    TableSearch,
+    noted_tables,
+    open_topics,
     require_equal_columns,
     require_known_columns,
     require_short_notes,
     topic_problems,
-    topics_of,
 )
 from jobpipe.errors import DataLoss
 from jobpipe.pipelines.databases.mysql import MySqlDatabase, execute
@@ -50,14 +50,12 @@ MysqlParts: TypeAlias = SessionParts[MysqlOptions, MySqlDatabase, str]
 """Tables are known by their names, database.table."""
 
 
-def find_tables(parts: MysqlParts, catalog: ServerCatalog) -> list[FoundTable]:
-    """Return the tables that are captured: all that match, but those that are left out."""
-    found: list[FoundTable] = []
-    known = parts.tables.known
-    for each in sorted(catalog.tables(parts.options.tables), key=lambda table: str(table) not in known):
-        if parts.tables.takes(str(each), partial(_problems, parts.options, catalog, each, found)):
-            found.append(each)
-    return found
+def search_of(parts: MysqlParts, catalog: ServerCatalog) -> TableSearch[MysqlOptions, MySqlDatabase, str, FoundTable]:
+    """Return what finds the tables that are captured."""
+    options = parts.options
+    return TableSearch(
+        parts, listed=partial(catalog.tables, options.tables), key=str, problems=partial(_problems, options, catalog)
+    )
 
 
 def _problems(
@@ -97,11 +95,10 @@ class MysqlStart:
         self.log = ServerLog(self.control)
         self.catalog = ServerCatalog(self.control, self._options.text_columns)
         first = not parts.tables.known  # later a table may be gone
-        self._found = [
-            CheckedTable(each, self.catalog.readable(each.schema, each.name)) for each in self._find_tables()
-        ]
-        tables = [each.found for each in self._found]
-        begun = partial(self._noted_tables, tables)
+        noted = partial(noted_tables, parts, read=BinlogNote.from_bytes)
+        found = search_of(parts, self.catalog).found_first(noted)
+        self._found = [CheckedTable(each, self.catalog.readable(each.schema, each.name)) for each in found]
+        begun = partial(noted, found)
         require(self.control, self.log, self._options, self._found, first=first, begun=lambda: bool(begun()))
         self.stream = self._connect()
         self.state = LogState(self._options, self.log.mariadb, self.log.server, self.log.now())
@@ -204,39 +201,11 @@ class MysqlStart:
             with contextlib.suppress(OSError, TypeError):  # it is closed
                 socket.socket.shutdown(raw._sock, socket.SHUT_RDWR)
 
-    def _find_tables(self) -> list[FoundTable]:
-        """Return the tables that are captured; what another process has begun goes on without new ones that cannot be.
-
-        One that the options name must be captured.
-        """
-        parts, options, catalog = self._parts, self._options, self.catalog
-        found = find_tables(parts, catalog)
-        if parts.tables.known:
-            return found
-        unfit = [
-            each
-            for place, each in enumerate(found)
-            if _problems(options, catalog, each, found[:place]) and str(each) not in options.tables
-        ]
-        if not unfit or not (noted := self._noted_tables(found)):
-            return found
-        parts.tables.known.update(noted, (str(each) for each in found if str(each) in options.tables))
-        return find_tables(parts, catalog)
-
-    def _noted_tables(self, found: Sequence[FoundTable]) -> set[str]:
-        """Return the tables that the notes of the topics name."""
-        noted: set[str] = set()
-        for topic in topics_of(self._options, found):
-            for note in open_topic(self._parts, topic, BinlogNote.from_bytes).notes:
-                noted |= note.named
-        return noted
-
     def _open_topics(self) -> list[BinlogNote]:
         """Open the topics of all tables, take over what their notes say, and return the notes."""
         options, topics = self._options, self.state.topics
-        opened: dict[str, OpenedTopic[BinlogNote]] = {}
-        for name in sorted({options.topic_of(each.found.schema, each.found.name) for each in self._found}):
-            opened[name] = newest = open_topic(self._parts, name, BinlogNote.from_bytes)
+        opened = open_topics(self._parts, [each.found for each in self._found], BinlogNote.from_bytes)
+        for newest in opened.values():
             if newest.writer.topic in topics:  # a route leads to a version of another topic
                 continue
             topics[newest.writer.topic] = topic = TopicState(newest.writer)

@@ -28,7 +28,7 @@ from jobpipe.cdc.postgresql.change_filter import ChangeFilter
 from jobpipe.cdc.postgresql.database.database_catalog import fingerprint
 from jobpipe.cdc.postgresql.database.slot_meter import LogMeasure
 from jobpipe.cdc.postgresql.reading_again import RangeReading
-from jobpipe.cdc.postgresql.session_start import PostgresParts, SessionStart, find_tables
+from jobpipe.cdc.postgresql.session_start import PostgresParts, SessionStart, search_of
 from jobpipe.cdc.postgresql.stream.pgoutput import (
     HEADER,
     KIND,
@@ -352,6 +352,6 @@ class CaptureSession:
         self._heartbeat = now
         self._sealer.seal_behind()
         self._sealer.confirm()
-        found = find_tables(self._parts, state.catalog, state.control)
+        found = search_of(self._parts, state.catalog, state.control).found()
         published = state.catalog.published(self._options.publication) or set()
         self._found_more = any(each.number not in state.tables or each.number not in published for each in found)

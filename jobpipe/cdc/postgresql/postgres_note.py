@@ -134,6 +134,11 @@ class CaptureNote:
     again: tuple[KeyRange, ...] = ()
 
     @property
+    def named(self) -> set[int]:
+        """All tables of which something is published."""
+        return {*self.tables, *(() if self.chunk is None else (self.chunk.table,))}
+
+    @property
     def reaches(self) -> int:
         """A place in the log: something is published that a log which ends before it does not have."""
         opened = 0 if self.open is None else self.open.commit_lsn + 1  # the commit begins there

@@ -34,14 +34,14 @@ from jobpipe.cdc.postgresql.postgres_note import CaptureNote, ToldTransaction
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.cdc.session_tables import (
-    OpenedTopic,
     SessionParts,
-    open_topic,
+    TableSearch,
+    noted_tables,
+    open_topics,
     require_equal_columns,
     require_known_columns,
     require_short_notes,
     topic_problems,
-    topics_of,
 )
 from jobpipe.errors import ConfigError
 from jobpipe.pipelines.databases.postgres import PostgresDatabase
@@ -66,14 +66,17 @@ PostgresParts: TypeAlias = SessionParts[PostgresOptions, PostgresDatabase, int]
 """Tables are known by their numbers, which outlive new names."""
 
 
-def find_tables(parts: PostgresParts, catalog: DatabaseCatalog, connection: Connection) -> list[FoundTable]:
-    """Return the tables that are captured: all that match, but those that are left out."""
-    found: list[FoundTable] = []
-    known = parts.tables.known
-    for each in sorted(catalog.tables(parts.options.tables), key=lambda table: table.number not in known):
-        if parts.tables.takes(each.number, partial(_problems, parts.options, catalog, connection, each, found)):
-            found.append(each)
-    return found
+def search_of(
+    parts: PostgresParts, catalog: DatabaseCatalog, connection: Connection
+) -> TableSearch[PostgresOptions, PostgresDatabase, int, FoundTable]:
+    """Return what finds the tables that are captured."""
+    options = parts.options
+    return TableSearch(
+        parts,
+        listed=partial(catalog.tables, options.tables),
+        key=lambda table: table.number,
+        problems=partial(_problems, options, catalog, connection),
+    )
 
 
 def _problems(
@@ -111,7 +114,7 @@ class SessionStart:
         options = self._options
         self._slot = catalog.slot(options.slot)
         first = not parts.tables.known  # later a table may be gone
-        self._found = self._find_tables(catalog, control)
+        self._found = search_of(parts, catalog, control).found_first(self._noted_tables)
         require(control, catalog, Needs(options, self._found, makes_slot=self._slot is None, first=first))
         self.replication = self._connect(replication=True)
         self.confirmed = 0
@@ -125,32 +128,9 @@ class SessionStart:
             reading_catalog=DatabaseCatalog(reading, options.text_columns),
         )
 
-    def _find_tables(self, catalog: DatabaseCatalog, connection: Connection) -> list[FoundTable]:
-        """Return the tables that are captured; what another process has begun goes on without new ones that cannot be.
-
-        One that the options name must be captured.
-        """
-        parts, options = self._parts, self._options
-        found = find_tables(parts, catalog, connection)
-        if parts.tables.known or self._slot is None:
-            return found
-        unfit = [
-            each
-            for place, each in enumerate(found)
-            if _problems(options, catalog, connection, each, found[:place]) and str(each) not in options.tables
-        ]
-        if not unfit or not (noted := self._noted_tables(found)):
-            return found
-        parts.tables.known.update(noted, (each.number for each in found if str(each) in options.tables))
-        return find_tables(parts, catalog, connection)
-
     def _noted_tables(self, found: Sequence[FoundTable]) -> set[int]:
-        """Return the tables that the notes of the topics name."""
-        noted: set[int] = set()
-        for topic in topics_of(self._options, found):
-            for note in open_topic(self._parts, topic, CaptureNote.from_bytes).notes:
-                noted.update(note.tables, () if note.chunk is None else (note.chunk.table,))
-        return noted
+        """Return the tables that the notes of the topics name; none if there is no slot."""
+        return set() if self._slot is None else noted_tables(self._parts, found, CaptureNote.from_bytes)
 
     def join(self, sealer: TopicSealer) -> None:
         """Open the topics, make publication and slot if they are missing, and find where the stream goes on.
@@ -206,9 +186,8 @@ class SessionStart:
     def _open_topics(self) -> Sequence[CaptureNote]:
         """Open the topics of all tables, take over what their notes say, and return the notes."""
         options, topics = self._options, self.state.topics
-        opened: dict[str, OpenedTopic[CaptureNote]] = {}
-        for name in sorted({options.topic_of(found.schema, found.name) for found in self._found}):
-            opened[name] = each = open_topic(self._parts, name, CaptureNote.from_bytes)
+        opened = open_topics(self._parts, self._found, CaptureNote.from_bytes)
+        for each in opened.values():
             if each.writer.topic in topics:  # a route leads to a version of another topic
                 continue
             topics[each.writer.topic] = topic = TopicState(each.writer)
