@@ -34,6 +34,7 @@ from jobpipe_registry.embedded.embedded_zookeeper import EmbeddedZooKeeper
 HERE = Path(__file__).resolve().parent
 JARS = Path(".bench/jars/debezium")
 WAIT_SECONDS = 900.0
+END_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,17 @@ class Counting:
             self._known.resume()
 
     def close(self) -> None:
+        """End it, and wait for all that it has started, such as a coordinator that serves on for a moment."""
+        started = []
+        with contextlib.suppress(psutil.Error):
+            started = self._known.children(recursive=True)
         self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(20)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        _, left = psutil.wait_procs([self._known, *started], END_SECONDS)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, END_SECONDS)
+        self._process.wait()
         self._log.close()
 
 
