@@ -1,4 +1,4 @@
-"""A capture to be killed: ``capture_program.py ORDER``, JSON with options and settings; says when it streams."""
+"""A capture to be killed: ``capture_program.py ORDER``, JSON; says when it streams."""
 
 import json
 import sys
@@ -10,7 +10,8 @@ from jobpipe.config import load
 def main() -> None:
     order = json.loads(sys.argv[1])
     config = load(overrides=order["settings"], environ={})
-    with cdc.postgres(config=config, **order["options"]) as capture:
+    make = {"postgres": cdc.postgres, "mysql": cdc.mysql}[order["product"]]
+    with make(config=config, **order["options"]) as capture:
         capture.run(lambda: print("streams", flush=True))
 
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import pytest
+
 import jobpipe
+import jobpipe.cdc
 from jobpipe.cdc.capture_runner import CaptureRunner
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
@@ -225,3 +228,37 @@ def in_thread(work: Callable[[], object]) -> threading.Event:
 
     threading.Thread(target=run, daemon=True).start()
     return ended
+
+
+@contextmanager
+def page_program(
+    program: str, function: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, password: str, **place: Any
+) -> Iterator[None]:
+    """Run the program of a page that captures a shop, as it stands there; it ends by ``stop``.
+
+    Args:
+        program: the block of the page.
+        function: of :mod:`jobpipe.cdc`, by which it makes the capture.
+        settings: of jobpipe.
+        place: options in place of those of the page: where the test's own server is.
+    """
+    for key, value in settings.items():
+        monkeypatch.setenv(f"JOBPIPE__{key.removeprefix('jobpipe.').replace('.', '__').upper()}", value)
+    monkeypatch.setenv("SHOP_PASSWORD", password)
+    made: list[CaptureRunner] = []
+    real = getattr(jobpipe.cdc, function)
+
+    def here(**given: Any) -> CaptureRunner:
+        made.append(real(**{**given, "hostname": "127.0.0.1", **place}))
+        return made[0]
+
+    monkeypatch.setattr(jobpipe.cdc, function, here)
+    code = compile(program, "the page's program", "exec")
+    thread = threading.Thread(target=exec, args=(code, {}), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        made[0].stop()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-import psutil
 import psycopg
 import pytest
 
 from jobpipe.config import Config
-from tests.bus.kit import MARK, PATIENCE, ROOT, kill, marked, until
+from tests.bus.kit import PATIENCE, kill, until
+from tests.cdc.capture_process import CaptureProcess, coordinators
 from tests.cdc.capturing import Copy, Follower, options, rows_of, running
 from tests.cdc.workload import COLUMNS, Workload
 from tests.databases.postgres import PASSWORD, SUPERUSER, Postgres
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PROGRAM = Path(__file__).with_name("capture_program.py")
 KILLS = 30
 STREAMS = "SELECT slot_name FROM pg_replication_slots WHERE active"
 
@@ -66,52 +60,18 @@ def test_read_and_followed_while_writers_write(decoded: Postgres, schema: str, c
     assert min(copy.seen.get(each, 0) for each in "rcud") > 0
 
 
-class Life:
-    """One process of a capture; it has begun to stream once this is made."""
-
-    def __init__(self, server: Postgres, schema: str, settings: dict[str, str]) -> None:
-        given = {
-            "name": f"c{schema}",
-            "hostname": "127.0.0.1",
-            "port": server.port,
-            "database": "postgres",
-            "username": SUPERUSER,
-            "password": "env:CDC_TEST_PASSWORD",
-            "tables": [f"{schema}.t"],
-            "route": {f"{schema}.(.*)": "$1"},
-            "chunk_size": 40,
-            "batch_rows": 200,
-            "heartbeat": 0.2,
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(PROGRAM), json.dumps({"settings": settings, "options": given})],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'registry'}", "CDC_TEST_PASSWORD": PASSWORD},
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the capture ended with {self._process.wait(PATIENCE)}"
-
-    def kill(self) -> None:
-        """``kill -9``; its coordinators go on."""
-        self._process.kill()
-        self._process.communicate(timeout=PATIENCE)
-
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
-
-
-def coordinators() -> list[int]:
-    """Return the coordinators that this module has started, and that live."""
-    found = []
-    for process in marked(os.environ[MARK]):
-        with contextlib.suppress(psutil.Error):
-            if "jobpipe.coordinator" in process.cmdline():
-                found.append(process.pid)
-    return found
+def started(server: Postgres, schema: str, settings: dict[str, str]) -> CaptureProcess:
+    """Return a process of a capture of a schema's table t."""
+    return CaptureProcess(
+        *("postgres", settings, PASSWORD),
+        name=f"c{schema}",
+        port=server.port,
+        database="postgres",
+        username=SUPERUSER,
+        tables=[f"{schema}.t"],
+        route={f"{schema}.(.*)": "$1"},
+        chunk_size=40,
+    )
 
 
 @pytest.mark.timeout(900)
@@ -127,12 +87,12 @@ def test_killed_again_and_again(settings_of_test: dict[str, str], config: Config
         server.query(f"INSERT INTO {schema}.t (id, n) SELECT i, i FROM generate_series(1, 2000) i")
         workload = Workload(server, f"{schema}.t", seed)
         copy, kills = Copy("id"), 0
-        life: Life | None = None
+        life: CaptureProcess | None = None
         follower: Follower | None = None
         try:
             while kills < KILLS:
                 if life is None:
-                    life = Life(server, schema, settings_of_test)
+                    life = started(server, schema, settings_of_test)
                 if follower is None:
                     follower = Follower("t", copy, config)
                 assert life.alive()
@@ -152,7 +112,7 @@ def test_killed_again_and_again(settings_of_test: dict[str, str], config: Config
                 else:
                     server.kill()
                     server.start_again()
-            life = life or Life(server, schema, settings_of_test)
+            life = life or started(server, schema, settings_of_test)
             workload.stop()
             want = rows_of(server, f"{schema}.t", "id")
             follower.until(lambda: copy.rows == want, "the table", 120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from abc import ABC, abstractmethod
 from typing import Any
 
 import psycopg
@@ -15,24 +16,19 @@ COLUMNS = (
 )
 
 
-class Workload:
-    """Writers of one table, each a thread with a connection of its own.
+class Writers(ABC):
+    """Threads that write, each on a connection of its own.
 
     Args:
-        table: with :data:`COLUMNS`.
-        keys: so many different ones.
-        truncates: whether the table is emptied now and then.
+        seed: the first one's; the others' follow.
+
+    Attributes:
+        transactions: that were committed.
     """
 
-    def __init__(
-        self, server: Postgres, table: str, seed: int, *, writers: int = 3, keys: int = 2000, truncates: bool = True
-    ) -> None:
+    def __init__(self, seed: int, writers: int) -> None:
         self.transactions = 0
-        self.errors: list[BaseException] = []
-        self._server = server
-        self._table = table
-        self._keys = keys
-        self._truncates = truncates
+        self._errors: list[BaseException] = []
         self._stop = threading.Event()
         chances = [random.Random(seed + number) for number in range(writers)]
         self._threads = [threading.Thread(target=self._write, args=(chance,), daemon=True) for chance in chances]
@@ -44,22 +40,48 @@ class Workload:
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
-        if self.errors:
-            raise self.errors[0]
+        if self._errors:
+            raise self._errors[0]
 
     def _write(self, chance: random.Random) -> None:
         try:
             while not self._stop.is_set():
-                try:
-                    with self._server.connect() as connection:
-                        while not self._stop.is_set():
-                            self._transaction(connection, chance)
-                except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
-                    continue
-                except psycopg.OperationalError:  # the server was killed
-                    self._stop.wait(0.2)
+                self._write_on(chance)
         except BaseException as error:
-            self.errors.append(error)
+            self._errors.append(error)
+
+    @abstractmethod
+    def _write_on(self, chance: random.Random) -> None:
+        """Write on one connection until a stop, or until it is lost."""
+
+
+class Workload(Writers):
+    """Writers of one table.
+
+    Args:
+        table: with :data:`COLUMNS`.
+        keys: so many different ones.
+        truncates: whether the table is emptied now and then.
+    """
+
+    def __init__(
+        self, server: Postgres, table: str, seed: int, *, writers: int = 3, keys: int = 2000, truncates: bool = True
+    ) -> None:
+        self._server = server
+        self._table = table
+        self._keys = keys
+        self._truncates = truncates
+        super().__init__(seed, writers)
+
+    def _write_on(self, chance: random.Random) -> None:
+        try:
+            with self._server.connect() as connection:
+                while not self._stop.is_set():
+                    self._transaction(connection, chance)
+        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+            pass
+        except psycopg.OperationalError:  # the server was killed
+            self._stop.wait(0.2)
 
     def _transaction(self, connection: psycopg.Connection[Any], chance: random.Random) -> None:
         class Undone(Exception):

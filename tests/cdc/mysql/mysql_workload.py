@@ -6,9 +6,9 @@ long texts, nulls.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +16,7 @@ from typing import Any
 
 import pymysql
 
+from tests.cdc.workload import Writers
 from tests.databases.mysql_server import MySqlServer
 
 VALUES = (
@@ -72,8 +73,8 @@ KINDS = {
 }
 
 
-class Workload:
-    """Writers of some tables, each a thread with a connection of its own.
+class Workload(Writers):
+    """Writers of some tables.
 
     Args:
         tables: names of :data:`KINDS`; each is a table of the database.
@@ -92,42 +93,21 @@ class Workload:
         keys: int = 600,
         truncates: bool = True,
     ) -> None:
-        self.transactions = 0
-        self.errors: list[BaseException] = []
         self._server = server
         self._database = database
         self._tables = tables
         self._keys = keys
         self._truncates = truncates
-        self._stop = threading.Event()
-        chances = [random.Random(seed + number) for number in range(writers)]
-        self._threads = [threading.Thread(target=self._write, args=(chance,), daemon=True) for chance in chances]
-        for thread in self._threads:
-            thread.start()
+        super().__init__(seed, writers)
 
-    def stop(self) -> None:
-        """End the writers; raise what one of them has met."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        if self.errors:
-            raise self.errors[0]
-
-    def _write(self, chance: random.Random) -> None:
+    def _write_on(self, chance: random.Random) -> None:
         try:
-            while not self._stop.is_set():
-                try:
-                    connection = self._server.connect(self._database)
-                    try:
-                        self._follow(connection, chance)
-                    finally:
-                        connection.close()
-                except (pymysql.OperationalError, pymysql.InternalError, pymysql.InterfaceError) as error:
-                    if error.args[0] not in _GONE:
-                        raise
-                    self._stop.wait(0.2)
-        except BaseException as error:
-            self.errors.append(error)
+            with contextlib.closing(self._server.connect(self._database)) as connection:
+                self._follow(connection, chance)
+        except (pymysql.OperationalError, pymysql.InternalError, pymysql.InterfaceError) as error:
+            if error.args[0] not in _GONE:
+                raise
+            self._stop.wait(0.2)
 
     def _follow(self, connection: pymysql.connections.Connection[Any], chance: random.Random) -> None:
         with connection.cursor() as cursor:

@@ -3,73 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pymysql
 import pytest
 
 from jobpipe.config import Config
-from tests.bus.kit import PATIENCE, ROOT, kill, until
+from tests.bus.kit import PATIENCE, kill, until
+from tests.cdc.capture_process import CaptureProcess, coordinators
 from tests.cdc.capturing import Copy, Follower
 from tests.cdc.mysql.conftest import server_of
 from tests.cdc.mysql.mysql_capturing import rows_of
 from tests.cdc.mysql.mysql_workload import KINDS, Workload, captured_form, create
-from tests.cdc.test_captured_exactly import coordinators
 from tests.databases.mysql_server import PASSWORD, SUPERUSER, MySqlServer
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PROGRAM = Path(__file__).with_name("mysql_program.py")
 KILLS = int(os.environ.get("JOBPIPE_TEST_KILLS", "5"))
 SAFE = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1"}
 TABLES = ["whole", "pair"]
 STREAMS = "SELECT 1 FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'"
 
 
-class Life:
-    """One process of a capture; it has begun to stream once this is made."""
-
-    def __init__(
-        self, server: MySqlServer, settings: dict[str, str], *tables: str, batch_rows: int = 200, chunk_size: int = 20
-    ) -> None:
-        given = {
-            "name": "faults",
-            "hostname": "127.0.0.1",
-            "port": server.port,
-            "username": SUPERUSER,
-            "tables": [f"d.{table}" for table in tables],
-            "route": {"d.(.*)": "$1"},
-            "chunk_size": chunk_size,
-            "batch_rows": batch_rows,
-            "heartbeat": 0.2,
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(PROGRAM), json.dumps({"settings": settings, "options": given})],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'registry'}", "CDC_MYSQL_PASSWORD": PASSWORD},
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the capture ended with {self._process.wait(PATIENCE)}"
-
-    def kill(self) -> None:
-        """``kill -9``; its coordinators go on."""
-        self._process.kill()
-        self._process.communicate(timeout=PATIENCE)
-
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
+def started(
+    server: MySqlServer, settings: dict[str, str], *tables: str, batch_rows: int = 200, chunk_size: int = 20
+) -> CaptureProcess:
+    """Return a process of a capture of tables of database d."""
+    return CaptureProcess(
+        *("mysql", settings, PASSWORD),
+        name="faults",
+        port=server.port,
+        username=SUPERUSER,
+        tables=[f"d.{table}" for table in tables],
+        route={"d.(.*)": "$1"},
+        chunk_size=chunk_size,
+        batch_rows=batch_rows,
+    )
 
 
 def own_server(product: str) -> MySqlServer:
@@ -103,14 +76,14 @@ def test_killed_again_and_again(settings_of_test: dict[str, str], config: Config
         workload = Workload(server, "d", TABLES, seed)
         copies = {table: Copy(*KINDS[table].names) for table in TABLES}
         followers: dict[str, Follower] = {}
-        life: Life | None = None
+        life: CaptureProcess | None = None
         try:
             for kills in range(KILLS):
                 if kills == KILLS // 2 and life is not None:
                     life.kill()
                     life = None
                 chunk_size = 20 if kills < KILLS // 2 else 500  # so that later kills are after the reading
-                life = life or Life(server, settings_of_test, *TABLES, chunk_size=chunk_size)
+                life = life or started(server, settings_of_test, *TABLES, chunk_size=chunk_size)
                 for table in TABLES:
                     followers[table] = followers.get(table) or Follower(table, copies[table], config)
                 assert life.alive()
@@ -131,7 +104,7 @@ def test_killed_again_and_again(settings_of_test: dict[str, str], config: Config
                 else:
                     server.kill()
                     server.start_again()
-            life = life or Life(server, settings_of_test, *TABLES)
+            life = life or started(server, settings_of_test, *TABLES)
             workload.stop()
             for table in TABLES:
                 rows = rows_of(server, "d", table, *KINDS[table].names)
@@ -143,7 +116,7 @@ def test_killed_again_and_again(settings_of_test: dict[str, str], config: Config
         print(workload.transactions, [copy.seen for copy in copies.values()])
 
 
-def _end(life: Life | None, stop: Callable[[], None], followers: dict[str, Follower]) -> None:
+def _end(life: CaptureProcess | None, stop: Callable[[], None], followers: dict[str, Follower]) -> None:
     if life is not None:
         life.kill()
     try:
@@ -164,7 +137,7 @@ def test_killed_within_a_large_transaction(settings_of_test: dict[str, str], con
         server.query("CREATE TABLE d.t (id int PRIMARY KEY, n int)")
         server.query("CREATE TABLE d.digits (n int PRIMARY KEY)")
         server.query("INSERT INTO d.digits VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)")
-        copy, life = Copy("id"), Life(server, settings_of_test, "t", batch_rows=5000)
+        copy, life = Copy("id"), started(server, settings_of_test, "t", batch_rows=5000)
         follower = Follower("t", copy, config)
         try:
             server.query("INSERT INTO d.t VALUES (-1, 0)")
@@ -180,7 +153,7 @@ def test_killed_within_a_large_transaction(settings_of_test: dict[str, str], con
                 time.sleep(chance.random() * 0.2)  # nothing is waited for: the moment is by chance
                 life.kill()
                 cut += 1 < len(copy.rows) < 300_001
-                life = Life(server, settings_of_test, "t", batch_rows=5000)
+                life = started(server, settings_of_test, "t", batch_rows=5000)
             assert cut
             server.query("DELETE FROM d.t WHERE id = -1")
             follower.until(lambda: len(copy.rows) == 300_000, "all rows", 120)
