@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from tests.bus.conftest import nothing_left  # noqa: F401 - a fixture
+from tests.bus.kit import MARK
 from tests.cdc.capturing import failures
 from tests.databases.postgres import Postgres, missing
 
@@ -16,9 +18,11 @@ def decoded() -> Iterator[Postgres]:
     """A PostgreSQL with ``wal_level=logical``; tests take schemas of their own."""
     if (what := missing()) is not None:
         pytest.skip(f"a test with a real PostgreSQL needs {what}")
-    with Postgres(
-        wal_level="logical", max_replication_slots="20", max_wal_senders="20", deadlock_timeout="20ms"
-    ) as server:
+    settings = {"max_replication_slots": "20", "max_wal_senders": "20", "deadlock_timeout": "20ms"}
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.delenv(MARK, raising=False)  # it outlives the module in which it is started
+        server = stack.enter_context(Postgres(wal_level="logical", **settings))
+        patch.undo()
         yield server
 
 

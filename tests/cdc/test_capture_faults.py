@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import psycopg
 import pytest
 
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
+from jobpipe.cdc.postgresql.session_start import SessionStart
+from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.cdc.postgresql.table_reading import TableReading
 from jobpipe.config import Config
 from jobpipe.errors import DataLoss
@@ -281,6 +284,73 @@ def test_an_older_copy_is_restored(config: Config, wrote: str) -> None:
                     until(lambda: failures, PATIENCE, "the error")
             assert lost.value.fields["reason"] == "restored"
     assert [row["after"]["id"] for row in published("t", 2, config)] == [1, 2]
+
+
+def test_a_copy_that_has_written_to_another_topic(config: Config) -> None:
+    """What it has written to a topic that is less far comes before what shows that it is another history."""
+    if (what := missing()) is not None:
+        pytest.skip(f"a test with a real PostgreSQL needs {what}")
+    with Postgres(wal_level="logical") as server:
+        query = server.query
+        for name in "ab":
+            query(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+        needed = {"a": ("copy",), "b": ("copy",)}
+        given = options(server, "public", ["a", "b"], required_subscribers=needed, heartbeat=60.0)
+        data, kept = server.folder / "data", server.folder / "kept"
+        with running(given, config) as capture:
+            query("INSERT INTO b VALUES (1)")
+            until(lambda: capture.status().rows == 1, PATIENCE, "a row")
+        _exchange(server, data, kept)
+        with running(given, config) as capture:
+            for key in range(100):
+                query(f"INSERT INTO a VALUES ({key})")
+            until(lambda: capture.status().rows == 100, PATIENCE, "rows")
+        _exchange(server, kept, data)
+        for key in range(500, 700):
+            query(f"INSERT INTO b VALUES ({key})")
+        with pytest.raises(DataLoss, match="an older copy of it was restored"):
+            with running(given, config) as capture:
+                until(lambda: failures, PATIENCE, "the error")
+        assert capture.status().rows == 0
+
+
+def test_what_was_confirmed_while_the_next_process_starts(
+    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server takes it late: it need not tell what was confirmed so."""
+    query, stopped = decoded.query, list[int]()
+    query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY)")
+    given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)}, heartbeat=60.0)
+
+    def sender() -> int | None:
+        return query("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", given.slot)[0][0]
+
+    with running(given, config) as capture:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        confirm = ReplicationStream.confirm
+
+        def stop_and_confirm(self: ReplicationStream, lsn: int) -> None:
+            if lsn > self._confirmed and capture.status().rows and not stopped:
+                pid = sender()
+                assert pid is not None
+                stopped.append(pid)
+                os.kill(pid, signal.SIGSTOP)
+            confirm(self, lsn)
+
+        monkeypatch.setattr(ReplicationStream, "confirm", stop_and_confirm)
+        query(f"INSERT INTO {schema}.t VALUES (1)")
+        until(lambda: stopped, PATIENCE, "the row")
+    open_topics = SessionStart._open_topics
+
+    def late(self: SessionStart) -> Any:
+        os.kill(stopped[0], signal.SIGCONT)
+        until(lambda: sender() is None, PATIENCE, "the end of the stream before")
+        return open_topics(self)
+
+    monkeypatch.setattr(SessionStart, "_open_topics", late)
+    with running(given, config):
+        query(f"INSERT INTO {schema}.t VALUES (2)")
+        assert [row["after"]["id"] for row in published("t", 2, config)] == [1, 2]
 
 
 def _exchange(server: Postgres, there: Path, here: Path) -> None:

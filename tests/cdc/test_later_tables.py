@@ -132,3 +132,27 @@ def test_a_table_that_the_role_may_not_capture(
     finally:
         query(f"DROP OWNED BY {role} CASCADE")
         query(f"DROP ROLE {role}")
+
+
+def test_a_table_that_is_dropped_and_made_again(decoded: Postgres, schema: str, config: Config) -> None:
+    """The capture was started without it meanwhile, and the slot has gone on: it is another table, and is read."""
+    query = decoded.query
+    for name in "ab":
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(decoded, schema, [".*"], required_subscribers=needed, heartbeat=0.05)
+    with running(given, config) as capture:
+        query(f"INSERT INTO {schema}.b VALUES (1)")
+        until(lambda: capture.status().rows == 1, PATIENCE, "a row")
+        query(f"DROP TABLE {schema}.b")
+    confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    with running(given, config) as capture:
+        before = query(confirmed, given.slot)
+        query(f"INSERT INTO {schema}.a VALUES (1)")
+        until(lambda: query(confirmed, given.slot) > before, PATIENCE, "a slot that has gone on")
+        query(f"CREATE TABLE {schema}.b (id int PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.b VALUES (2)")
+        assert [row["after"]["id"] for row in published("b", 2, config)] == [1, 2]
+    with running(given, config) as capture:
+        query(f"INSERT INTO {schema}.b VALUES (3)")
+        assert [(row["op"], row["after"]["id"]) for row in published("b", 3, config)][2] == ("c", 3)

@@ -260,6 +260,23 @@ def test_a_part_is_read_again_under_new_names(decoded: Postgres, schema: str, co
 
 
 @pytest.mark.slow
+def test_a_part_is_read_again_by_a_key_of_the_users_type(decoded: Postgres, schema: str, config: Config) -> None:
+    """Its name has no schema where the search path finds it."""
+    query, kind = decoded.query, f"mood_{schema}"
+    query(f"CREATE TYPE public.{kind} AS ENUM ('a', 'b')")
+    try:
+        query(f"CREATE TABLE {schema}.t (id {kind} PRIMARY KEY)")
+        query(f"INSERT INTO {schema}.t VALUES ('a'), ('b')")
+        given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)})
+        with running(given, config) as capture:
+            until(lambda: settled(capture), PATIENCE, "the beginning")
+            capture.read_again(f"{schema}.t", ["a"])
+            assert [row["after"]["id"] for row in published("t", 3, config)] == ["a", "b", "b"]
+    finally:
+        query(f"DROP TYPE public.{kind} CASCADE")
+
+
+@pytest.mark.slow
 def test_a_note_before_the_stream_forgets_nothing(decoded: Postgres, schema: str, config: Config) -> None:
     """A table that is new is read first: its chunk's note must keep how much of a cut transaction is published.
 

@@ -209,17 +209,20 @@ def test_a_column_that_becomes_another_one_and_back_before_a_row_has_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tables", [["t"], ["t", "idle"]])
 def test_columns_that_the_stream_tells_of_once_more(
-    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch
+    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch, tables: list[str]
 ) -> None:
-    """The slot has not gone on, as after a crash: what it tells of before the last batch is no change of columns."""
+    """The slot or another topic has not gone on, as after a crash: what the topic has is no change of columns."""
     query, table = decoded.query, f"{schema}.t"
     query(f"CREATE TABLE {table} (id int PRIMARY KEY, a text)")
-    given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)})
+    query(f"CREATE TABLE {schema}.idle (id int PRIMARY KEY)")
+    given = options(decoded, schema, tables, required_subscribers={"t": ("copy",)}, heartbeat=60.0)
     strict = replace(given, schema_change=SchemaChange.EXCEPTION)
     with monkeypatch.context() as patch:
         patch.setattr(ReplicationStream, "confirm", lambda *_: None)
         with running(given, config) as capture:
+            until(lambda: settled(capture), PATIENCE, "the beginning")
             query(f"INSERT INTO {table} VALUES (1, 'x')")
             query(f"ALTER TABLE {table} DROP a")
             query(f"INSERT INTO {table} VALUES (2)")

@@ -26,6 +26,7 @@ from jobpipe.cdc.capture_health import Freshness
 from jobpipe.cdc.postgresql.capture_state import OpenRun
 from jobpipe.cdc.postgresql.change_filter import ChangeFilter
 from jobpipe.cdc.postgresql.database.database_catalog import fingerprint
+from jobpipe.cdc.postgresql.database.history_check import HistoryCheck
 from jobpipe.cdc.postgresql.database.slot_meter import LogMeasure
 from jobpipe.cdc.postgresql.reading_again import RangeReading
 from jobpipe.cdc.postgresql.session_start import PostgresParts, SessionStart, search_of
@@ -87,9 +88,9 @@ class CaptureSession:
         self._asked_at = 0.0
         self._freshness = Freshness()
         self._measure: LogMeasure | None = None
-        self._check = start.check
-        self._old_relations: set[int] = set()  # of which the stream has told only before where the capture goes on
+        self._old_relations: set[int] = set()  # of which the stream has told only in what their topics have
         self._stream = self._start_stream(start, stack, wake)
+        self._check = self._check_of(start)
         self._end_check()
 
     def _start_stream(self, start: SessionStart, stack: contextlib.ExitStack, wake: int) -> ReplicationStream:
@@ -108,6 +109,14 @@ class CaptureSession:
                     slot=options.slot,
                 ) from None
             raise
+
+    def _check_of(self, start: SessionStart) -> HistoryCheck | None:
+        """Return the check of what the stream tells; None: nothing is published that it could tell.
+
+        The process before may have confirmed more until the stream began; since then no one else does.
+        """
+        slot = self._state.catalog.slot(self._options.slot) if start.started else None
+        return None if slot is None else HistoryCheck(self._options.name, slot.confirmed, start.started)
 
     @property
     def position(self) -> str:
@@ -166,7 +175,7 @@ class CaptureSession:
             self._pump(self._read_step() if self._state.begun is None else WAIT_SECONDS)
             self._beat()
         if self._state.begun is None:
-            self._sealer.flush()
+            self._flush()
 
     def _end_check(self) -> None:
         """Let the slot go on, once the stream has told what is published."""
@@ -228,6 +237,14 @@ class CaptureSession:
             self._flush()
 
     def _flush(self) -> None:
+        """Publish what waits; before the check is done it waits on, as it may be of another history.
+
+        A topic that is less far than others lacks at most a batch of what they have; if more waits, it is of another.
+        """
+        if self._check is not None:
+            waiting = sum(topic.waiting.count for topic in self._state.topics.values())
+            if waiting < 2 * self._options.batch_rows:
+                return
         self._sealer.flush()
         self._freshness.publish()
 
@@ -284,7 +301,8 @@ class CaptureSession:
     def _take_relation(self, relation: Relation) -> None:
         state, oid = self._state, relation.oid
         state.relations[oid] = state.catalog.of_relation(relation)
-        if state.begun is not None and state.begun.commit_lsn < state.at:
+        captured = state.tables.get(oid)
+        if captured is not None and state.changes < captured.topic.skipped:
             self._old_relations.add(oid)
         else:
             self._note_columns(oid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ from jobpipe.errors import SpoolError
 
 VERSION = 1
 MAX_LSN = (1 << 64) - 1
+MAX_TABLES = 3072  # bytes; the rest of a note is for a chunk, and for parts that are read again
+MAX_REQUEST = 256  # bytes of such a part's keys
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,12 @@ class CaptureNote:
                 "the topic was published by something else under this name. Give the capture another name, or topic",
                 topic=topic,
             ) from None
+
+
+def have_room(tables: Mapping[int, str], again: Sequence[KeyRange]) -> bool:
+    """Tell whether a note has room for some tables, and for parts that are read again, and for a chunk besides."""
+    ranges = [[each.table, each.after, each.through, each.key] for each in again]
+    return len(json.dumps([tables, ranges]).encode()) <= MAX_TABLES + MAX_REQUEST
 
 
 def _lsn(value: Any) -> int:

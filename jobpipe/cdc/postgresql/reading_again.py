@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from jobpipe.cdc.postgresql.capture_state import CaptureState, TopicState, seen_now
 from jobpipe.cdc.postgresql.change_filter import StreamedTransactions
+from jobpipe.cdc.postgresql.database.column_types import SETTINGS
 from jobpipe.cdc.postgresql.database.database_catalog import DatabaseCatalog, ReadableTable
-from jobpipe.cdc.postgresql.postgres_note import KeyRange, Visibility
+from jobpipe.cdc.postgresql.postgres_note import MAX_REQUEST, KeyRange, Visibility, have_room
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.stream.pgoutput import LogicalMessage
 from jobpipe.cdc.postgresql.stream.replication_stream import MESSAGES_SINCE
@@ -29,7 +30,6 @@ from jobpipe.errors import ConfigError
 log = logging.getLogger(__name__)
 
 MAX_RANGES = 8  # of a topic; more are refused
-MAX_REQUEST = 256  # bytes; notes, which have room for 4096, keep them
 MAX_PRINT = 16  # characters of the fingerprint of a key
 
 
@@ -52,6 +52,8 @@ def request(options: PostgresOptions, table: str, after: Key | None, through: Ke
     if len(json.dumps([after, through]).encode()) > MAX_REQUEST:
         raise ConfigError(f"table {table}: the keys have more than {MAX_REQUEST} bytes; give shorter ones", table=table)
     with options.database_api().connection("jobpipe cdc") as connection:
+        for key, value in SETTINGS.items():  # names of types are as the capture's
+            connection.execute(f"SET {key} = '{value}'")
         if connection.info.server_version < MESSAGES_SINCE:
             raise ConfigError("a part of a table can be read again with PostgreSQL 14 or newer", table=table)
         catalog = DatabaseCatalog(connection)
@@ -151,8 +153,8 @@ class RangeReading:
             return
         asked = _decode(message.content)
         table = None if asked is None else state.tables.get(asked.table)
-        if table is not None and state.begun.commit_lsn < table.topic.at:
-            return  # it is noted
+        if state.begun.commit_lsn < (state.at if table is None else table.topic.at):
+            return  # it is noted, or was refused
         problem = None
         if asked is None:
             problem = "it is no request of `jobpipe cdc read-again`"
@@ -160,6 +162,8 @@ class RangeReading:
             problem = f"the capture has no table of number {asked.table}"
         elif len(table.topic.again) >= MAX_RANGES:
             problem = f"table {table.found}: {MAX_RANGES} parts of tables wait already"
+        elif not have_room({each.number: each.print for each in table.topic.tables}, [*table.topic.again, asked]):
+            problem = f"table {table.found}: its topic has many tables, so that few parts can wait"
         if asked is None or table is None or problem is not None:
             log.error("capture %s: a part of a table is not read again: %s", state.name, problem)
             return

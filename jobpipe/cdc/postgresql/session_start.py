@@ -21,7 +21,6 @@ from jobpipe.cdc.postgresql.database.database_catalog import (
     Slot,
     fingerprint,
 )
-from jobpipe.cdc.postgresql.database.history_check import HistoryCheck
 from jobpipe.cdc.postgresql.database.preconditions import (
     Needs,
     later_problems,
@@ -30,7 +29,7 @@ from jobpipe.cdc.postgresql.database.preconditions import (
     table_problems,
 )
 from jobpipe.cdc.postgresql.database.slot_history import SlotHistory, require_continuous
-from jobpipe.cdc.postgresql.postgres_note import CaptureNote, ToldTransaction
+from jobpipe.cdc.postgresql.postgres_note import MAX_TABLES, CaptureNote, ToldTransaction
 from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.cdc.session_tables import (
@@ -59,7 +58,6 @@ _OWN_SETTINGS = {
     "synchronous_commit": "local",
 }
 CANCEL_SECONDS = 0.2
-MAX_NOTE_OF_TABLES = 3072  # bytes; the rest of a note is for a chunk, and for parts that are read again
 
 
 PostgresParts: TypeAlias = SessionParts[PostgresOptions, PostgresDatabase, int]
@@ -100,7 +98,7 @@ class SessionStart:
     Attributes:
         replication: the connection for the stream, which has not begun.
         confirmed: by the slot; the stream begins there.
-        check: of what it tells; None: nothing is published that it could tell.
+        started: the notes of what is published, which the stream must tell; empty: nothing is.
     """
 
     def __init__(self, parts: PostgresParts, stack: contextlib.ExitStack) -> None:
@@ -118,7 +116,7 @@ class SessionStart:
         require(control, catalog, Needs(options, self._found, makes_slot=self._slot is None, first=first))
         self.replication = self._connect(replication=True)
         self.confirmed = 0
-        self.check: HistoryCheck | None = None
+        self.started: Sequence[CaptureNote] = ()
         self.state = CaptureState(
             options=options,
             history=SlotHistory.of(self.replication),
@@ -145,7 +143,7 @@ class SessionStart:
             name: (len(topic.tables), len(json.dumps({str(table.number): table.print for table in topic.tables})))
             for name, topic in state.topics.items()
         }
-        require_short_notes(options.name, sizes, MAX_NOTE_OF_TABLES)
+        require_short_notes(options.name, sizes, MAX_TABLES)
         if not notes and self._slot is not None:
             raise ConfigError(
                 f"capture {options.name!r}: replication slot {options.slot} exists, but no topic knows it: it belongs "
@@ -154,15 +152,16 @@ class SessionStart:
                 slot=options.slot,
                 key="slot-name",
             )
-        started = [note for note in notes if note.at > 0]
+        self.started = started = [note for note in notes if note.at > 0]
         if not started:  # nothing was published
             state.at = self.confirmed = self._made_slot(sealer).confirmed
             state.last = ToldTransaction(0, 0)
             self._seal_all(sealer)
         else:
             wal = state.catalog.wal_lsn()
-            slot = require_continuous(options, state.history, self.replication, self._slot, started, wal)
-            self.confirmed, self.check = slot.confirmed, HistoryCheck(options.name, slot.confirmed, started)
+            left = [note for note in started if self._is_left(note)]
+            slot = require_continuous(options, state.history, self.replication, self._slot, started, left, wal)
+            self.confirmed = slot.confirmed
             self._warn_of_left(started)
             newest = max(note.at for note in started)
             state.last = max(started, key=lambda note: note.at).last
@@ -191,7 +190,7 @@ class SessionStart:
             if each.writer.topic in topics:  # a route leads to a version of another topic
                 continue
             topics[each.writer.topic] = topic = TopicState(each.writer)
-            if (note := each.note) is not None:
+            if (note := each.note) is not None and not self._is_left(note):
                 topic.at, topic.open, topic.again = note.at, note.open, list(note.again)
         notes = [note for each in opened.values() for note in each.notes]
         begun = self._slot is not None or any(note.at > 0 for note in notes)  # the slot was made after all first notes
@@ -201,6 +200,13 @@ class SessionStart:
         for name, topic in topics.items():
             require_equal_columns(options.name, name, [table.readable.table for table in topic.tables])
         return notes
+
+    def _is_left(self, note: CaptureNote) -> bool:
+        """Tell whether nothing is published of the tables that are there now.
+
+        Those of the note were dropped, and others have their names: these are read, and begin where other topics are.
+        """
+        return note.named.isdisjoint(each.number for each in self._found)
 
     def _add_table(self, found: FoundTable, topic: TopicState, note: CaptureNote | None, *, begun: bool) -> None:
         readable = self.state.catalog.readable(found)

@@ -7,7 +7,17 @@ import random
 
 import pytest
 
-from jobpipe.cdc.postgresql.postgres_note import CaptureNote, Chunk, OpenTransaction, ToldTransaction, Visibility
+from jobpipe.cdc.postgresql.postgres_note import (
+    MAX_TABLES,
+    CaptureNote,
+    Chunk,
+    KeyRange,
+    OpenTransaction,
+    ToldTransaction,
+    Visibility,
+    have_room,
+)
+from jobpipe.cdc.topic_writer import max_note
 from jobpipe.errors import SpoolError
 from jobpipe.operations.publisher_operations import MAX_NOTE
 
@@ -79,3 +89,25 @@ def test_what_a_snapshot_sees() -> None:
 )
 def test_numbers_of_transactions_that_wrapped_around(following: int, xid: int, full: int) -> None:
     assert Visibility(1, following, frozenset()).full(xid) == full
+
+
+def test_the_longest_note_has_room() -> None:
+    """With a chunk whose keys have a hundred bytes, and a name of a topic that follows."""
+    asked = KeyRange(1_000_000_000, ("x" * 110,), ("y" * 110,), "0" * 12)
+    longest, fewest = 0, 8
+    for count in range(1, 120):
+        tables = {1_000_000_000 + number: "0" * 12 for number in range(count)}
+        if len(json.dumps(tables)) > MAX_TABLES:
+            break
+        again = max((number for number in range(9) if have_room(tables, [asked] * number)), default=-1)
+        note = CaptureNote(
+            *("7123456789012345678", 99, "shop", "jobpipe_shop", 2**63),
+            last=ToldTransaction(2**63 - 9, 1_790_000_000_000),
+            open=OpenTransaction(2**63 + 5, 1_790_000_000_001, 4_999_999),
+            tables=tables,
+            chunk=Chunk(1, ("k" * 50,), ("k" * 50,), Visibility(2**40, 2**40, frozenset()), 2**63 + 9, key="0" * 12),
+            again=(asked,) * again,
+        )
+        longest, fewest = max(longest, len(note.to_bytes())), min(fewest, again)
+    assert (fewest, longest <= max_note("public.orders")) == (1, True)
+    assert have_room({1: "0" * 12}, [asked] * 8)

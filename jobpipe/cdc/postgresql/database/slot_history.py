@@ -39,6 +39,7 @@ def require_continuous(
     replication: Connection,
     slot: Slot | None,
     notes: Sequence[CaptureNote],
+    left: Sequence[CaptureNote],
     wal: int,
 ) -> Slot:
     """See that the stream goes on where the notes end.
@@ -47,6 +48,7 @@ def require_continuous(
         replication: a connection in replication mode.
         slot: None if it is gone.
         notes: of all topics that have published something.
+        left: those of them from which nothing goes on; the slot may be further.
         wal: how far the log of the database goes.
 
     Returns:
@@ -108,7 +110,7 @@ def require_continuous(
             slot=options.slot,
             lsn=published,
         )
-    lowest = min(notes, key=lambda note: note.at)
+    lowest = min((note for note in notes if note not in left), key=_at, default=max(notes, key=_at))
     if slot.confirmed > lowest.at:
         raise DataLoss(
             f"capture {options.name!r}: replication slot {options.slot} has gone on to {lsn_text(slot.confirmed)}, and "
@@ -119,6 +121,10 @@ def require_continuous(
             lsn=lsn_text(lowest.at),
         )
     return slot
+
+
+def _at(note: CaptureNote) -> int:
+    return note.at
 
 
 def _switched(replication: Connection, timeline: int, since: int) -> int | None:

@@ -103,6 +103,11 @@ class WaitingRows:
     def __bool__(self) -> bool:
         return bool(self._runs)
 
+    @property
+    def count(self) -> int:
+        """How many messages wait."""
+        return sum(run.count for run in self._runs)
+
     def fits(self, table: Table) -> bool:
         """Tell whether changes of a table can be in one batch with those that wait."""
         return not self._runs or same_columns(self._runs[0].table.columns, table.columns)
