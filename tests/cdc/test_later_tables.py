@@ -134,9 +134,10 @@ def test_a_table_that_the_role_may_not_capture(
         query(f"DROP ROLE {role}")
 
 
-def test_a_table_that_is_dropped_and_made_again(decoded: Postgres, schema: str, config: Config) -> None:
+@pytest.mark.parametrize("how", ["DROP TABLE {}", "ALTER TABLE {} RENAME TO c", "all"])
+def test_a_table_that_is_made_again(decoded: Postgres, schema: str, config: Config, how: str) -> None:
     """The capture was started without it meanwhile, and the slot has gone on: it is another table, and is read."""
-    query = decoded.query
+    query, drop = decoded.query, how if how != "all" else "DROP TABLE {}"
     for name in "ab":
         query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
     needed = {"a": ("copy",), "b": ("copy",)}
@@ -144,15 +145,19 @@ def test_a_table_that_is_dropped_and_made_again(decoded: Postgres, schema: str, 
     with running(given, config) as capture:
         query(f"INSERT INTO {schema}.b VALUES (1)")
         until(lambda: capture.status().rows == 1, PATIENCE, "a row")
-        query(f"DROP TABLE {schema}.b")
+        query(drop.format(f"{schema}.b"))
     confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    again = [f"CREATE TABLE {schema}.b (id int PRIMARY KEY)", f"INSERT INTO {schema}.b VALUES (2)"]
     with running(given, config) as capture:
         before = query(confirmed, given.slot)
         query(f"INSERT INTO {schema}.a VALUES (1)")
         until(lambda: query(confirmed, given.slot) > before, PATIENCE, "a slot that has gone on")
-        query(f"CREATE TABLE {schema}.b (id int PRIMARY KEY)")
-        query(f"INSERT INTO {schema}.b VALUES (2)")
-        assert [row["after"]["id"] for row in published("b", 2, config)] == [1, 2]
+        if how != "all":
+            query("; ".join(again))
+            assert [row["after"]["id"] for row in published("b", 2, config)] == [1, 2]
+    if how == "all":
+        query("; ".join([f"DROP TABLE {schema}.a", *again]))
     with running(given, config) as capture:
+        assert [row["after"]["id"] for row in published("b", 2, config)] == [1, 2]
         query(f"INSERT INTO {schema}.b VALUES (3)")
         assert [(row["op"], row["after"]["id"]) for row in published("b", 3, config)][2] == ("c", 3)

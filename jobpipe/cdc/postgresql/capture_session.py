@@ -116,7 +116,10 @@ class CaptureSession:
         The process before may have confirmed more until the stream began; since then no one else does.
         """
         slot = self._state.catalog.slot(self._options.slot) if start.started else None
-        return None if slot is None else HistoryCheck(self._options.name, slot.confirmed, start.started)
+        if slot is None:
+            return None
+        self._stream.confirm(slot.confirmed)  # else the server may take it back
+        return HistoryCheck(self._options.name, slot.confirmed, start.started)
 
     @property
     def position(self) -> str:
@@ -242,8 +245,9 @@ class CaptureSession:
         A topic that is less far than others lacks at most a batch of what they have; if more waits, it is of another.
         """
         if self._check is not None:
-            waiting = sum(topic.waiting.count for topic in self._state.topics.values())
-            if waiting < 2 * self._options.batch_rows:
+            waiting = [topic.waiting for topic in self._state.topics.values()]
+            few = sum(each.count for each in waiting) < 2 * self._options.batch_rows
+            if few and sum(each.size for each in waiting) < 2 * BATCH_BYTES:
                 return
         self._sealer.flush()
         self._freshness.publish()
@@ -345,11 +349,11 @@ class CaptureSession:
     def _take_truncate(self, truncate: Truncate) -> None:
         state, begun = self._state, self._state.begun
         assert begun is not None  # noqa: S101 - changes are of transactions
-        found = [state.tables[oid] for oid in truncate.oids if oid in state.tables]
-        self._sealer.flush()  # once: some of these changes must not be sealed without the others
+        captured_ones = [state.tables[oid] for oid in truncate.oids if oid in state.tables]
+        found = [each for each in captured_ones if state.changes >= each.topic.skipped]
+        if found:
+            self._sealer.flush()  # once: some of these changes must not be sealed without the others
         for captured in found:
-            if state.changes < captured.topic.skipped:
-                continue
             if captured.number in self._old_relations:
                 self._note_columns(captured.number)
             if not captured.done:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +79,10 @@ def _problem(readable: ReadableTable, *bounds: Key | None) -> str | None:
     if any(bound is not None and len(bound) != len(readable.key) for bound in bounds):
         return f"a key has a value for each of {names}"
     return None
+
+
+def _have_room(topic: TopicState, again: Sequence[KeyRange]) -> bool:
+    return have_room({each.number: each.print for each in topic.tables}, again)
 
 
 def _decode(content: bytes) -> KeyRange | None:
@@ -162,7 +167,7 @@ class RangeReading:
             problem = f"the capture has no table of number {asked.table}"
         elif len(table.topic.again) >= MAX_RANGES:
             problem = f"table {table.found}: {MAX_RANGES} parts of tables wait already"
-        elif not have_room({each.number: each.print for each in table.topic.tables}, [*table.topic.again, asked]):
+        elif not _have_room(table.topic, [*table.topic.again, asked]):
             problem = f"table {table.found}: its topic has many tables, so that few parts can wait"
         if asked is None or table is None or problem is not None:
             log.error("capture %s: a part of a table is not read again: %s", state.name, problem)
@@ -193,10 +198,18 @@ class RangeReading:
             topic = next(topic for topic in self._state.topics.values() if topic.again)
             return self._read(topic, topic.again[0])
         topic = window.topic  # another one may have a request since
-        topic.again[0] = replace(topic.again[0], after=window.piece.high or topic.again[0].after)
+        asked = topic.again.pop(0)
+        rest = replace(asked, after=window.piece.high or asked.after)
         if window.ended:
-            topic.again.pop(0)
             log.info("capture %s: a part of table %s was read again", self._state.name, window.readable.table)
+        elif _have_room(topic, [rest, *topic.again]):
+            topic.again.insert(0, rest)
+        else:
+            log.error(
+                "capture %s: a part of table %s is read again only in part: a note has no room for the key up to which "
+                "it is; ask for less",
+                *(self._state.name, window.readable.table),
+            )
         self._sealer.write(topic, topic.writer.rows.read(window.readable.table, window.unchanged()))
         return True
 

@@ -106,6 +106,9 @@ class SessionStart:
         self._options = parts.options
         self._stack = stack
         self._noted: set[int] = set()  # tables of which something is published
+        # Notes, by id, of topics whose tables were dropped, and others have their names: these are read, and begin
+        # where the other topics are.
+        self._left: set[int] = set()
         control, reading = self._connect(), self._connect()
         require_primary(control, parts.options.name, begun=bool(parts.tables.known))
         catalog = DatabaseCatalog(control, self._options.text_columns)
@@ -159,16 +162,15 @@ class SessionStart:
             self._seal_all(sealer)
         else:
             wal = state.catalog.wal_lsn()
-            left = [note for note in started if self._is_left(note)]
-            slot = require_continuous(options, state.history, self.replication, self._slot, started, left, wal)
+            going = [note for note in started if id(note) not in self._left]
+            slot = require_continuous(options, state.history, self.replication, self._slot, started, going, wal)
             self.confirmed = slot.confirmed
             self._warn_of_left(started)
-            newest = max(note.at for note in started)
+            newest = max(slot.confirmed, *(note.at for note in started))
             state.last = max(started, key=lambda note: note.at).last
             for topic in state.topics.values():
                 if not topic.at:  # a new one begins here; its note says so before the slot goes on
-                    topic.at = newest
-                    sealer.seal(topic)
+                    topic.at, topic.unnoted = newest, True
             state.at = min(topic.at for topic in state.topics.values())
         state.running = seen_now(state.control)
         self._parts.tables.known.update(state.tables)
@@ -186,11 +188,16 @@ class SessionStart:
         """Open the topics of all tables, take over what their notes say, and return the notes."""
         options, topics = self._options, self.state.topics
         opened = open_topics(self._parts, self._found, CaptureNote.from_bytes)
+        tables: dict[str, set[int]] = {}
+        for found in self._found:
+            topic_name = opened[options.topic_of(found.schema, found.name)].writer.topic
+            tables.setdefault(topic_name, set()).add(found.number)
         for each in opened.values():
             if each.writer.topic in topics:  # a route leads to a version of another topic
                 continue
             topics[each.writer.topic] = topic = TopicState(each.writer)
-            if (note := each.note) is not None and not self._is_left(note):
+            self._left.update(id(note) for note in each.notes if note.named.isdisjoint(tables[topic.writer.topic]))
+            if (note := each.note) is not None and id(note) not in self._left:
                 topic.at, topic.open, topic.again = note.at, note.open, list(note.again)
         notes = [note for each in opened.values() for note in each.notes]
         begun = self._slot is not None or any(note.at > 0 for note in notes)  # the slot was made after all first notes
@@ -200,13 +207,6 @@ class SessionStart:
         for name, topic in topics.items():
             require_equal_columns(options.name, name, [table.readable.table for table in topic.tables])
         return notes
-
-    def _is_left(self, note: CaptureNote) -> bool:
-        """Tell whether nothing is published of the tables that are there now.
-
-        Those of the note were dropped, and others have their names: these are read, and begin where other topics are.
-        """
-        return note.named.isdisjoint(each.number for each in self._found)
 
     def _add_table(self, found: FoundTable, topic: TopicState, note: CaptureNote | None, *, begun: bool) -> None:
         readable = self.state.catalog.readable(found)

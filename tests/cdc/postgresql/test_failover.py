@@ -288,7 +288,7 @@ def test_the_end_of_a_history(config: Config) -> None:
                 known = {"system": history.system, "timeline": 1, "database": "postgres", "slot": given.slot, "at": end}
                 notes = [CaptureNote(**{**known, "at": end - 8}), CaptureNote(**{**known, "at": end - 16, **more})]
                 try:
-                    require_continuous(given, history, replication, slot, notes, [], end + 1000)
+                    require_continuous(given, history, replication, slot, notes, notes, end + 1000)
                 except DataLoss as error:
                     return error.fields["reason"] != "timeline"
                 return True

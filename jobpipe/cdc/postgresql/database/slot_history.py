@@ -39,7 +39,7 @@ def require_continuous(
     replication: Connection,
     slot: Slot | None,
     notes: Sequence[CaptureNote],
-    left: Sequence[CaptureNote],
+    going: Sequence[CaptureNote],
     wal: int,
 ) -> Slot:
     """See that the stream goes on where the notes end.
@@ -48,7 +48,7 @@ def require_continuous(
         replication: a connection in replication mode.
         slot: None if it is gone.
         notes: of all topics that have published something.
-        left: those of them from which nothing goes on; the slot may be further.
+        going: those of them from which something goes on; of the others the slot may be further.
         wal: how far the log of the database goes.
 
     Returns:
@@ -110,21 +110,17 @@ def require_continuous(
             slot=options.slot,
             lsn=published,
         )
-    lowest = min((note for note in notes if note not in left), key=_at, default=max(notes, key=_at))
-    if slot.confirmed > lowest.at:
+    lowest = min((note.at for note in going), default=slot.confirmed)
+    if slot.confirmed > lowest:
         raise DataLoss(
             f"capture {options.name!r}: replication slot {options.slot} has gone on to {lsn_text(slot.confirmed)}, and "
-            f"changes are published up to {lsn_text(lowest.at)}: it was made again, something else has read it, or a "
+            f"changes are published up to {lsn_text(lowest)}: it was made again, something else has read it, or a "
             f"topic's spool was restored. The changes between are lost. {AGAIN}",
             reason="confirmed",
             slot=options.slot,
-            lsn=lsn_text(lowest.at),
+            lsn=lsn_text(lowest),
         )
     return slot
-
-
-def _at(note: CaptureNote) -> int:
-    return note.at
 
 
 def _switched(replication: Connection, timeline: int, since: int) -> int | None:

@@ -108,6 +108,11 @@ class WaitingRows:
         """How many messages wait."""
         return sum(run.count for run in self._runs)
 
+    @property
+    def size(self) -> int:
+        """How many bytes they have."""
+        return sum(len(message) for run in self._runs for message in run.messages or ())
+
     def fits(self, table: Table) -> bool:
         """Tell whether changes of a table can be in one batch with those that wait."""
         return not self._runs or same_columns(self._runs[0].table.columns, table.columns)
