@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from jobpipe.cdc.capture_options import Startup
+from jobpipe.cdc.capture_options import IncompatibleChange, Startup
 from jobpipe.cdc.postgresql.capture_state import TopicState
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.config import Config
 from jobpipe.errors import ConfigError, LinkClosed
 from tests.bus.kit import until
-from tests.cdc.capturing import PATIENCE, options, published, running, settled
+from tests.cdc.capturing import PATIENCE, options, published, routes, running, settled
 from tests.databases.postgres import PASSWORD, Postgres
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -161,3 +163,35 @@ def test_a_table_that_is_made_again(decoded: Postgres, schema: str, config: Conf
         assert [row["after"]["id"] for row in published("b", 2, config)] == [1, 2]
         query(f"INSERT INTO {schema}.b VALUES (3)")
         assert [(row["op"], row["after"]["id"]) for row in published("b", 3, config)][2] == ("c", 3)
+
+
+def test_a_table_made_again_whose_version_has_another_table(decoded: Postgres, schema: str, config: Config) -> None:
+    """A route leads to the version; its note is read once, and nothing goes on from it."""
+    query = decoded.query
+    query(f"CREATE TABLE {schema}.a (id int PRIMARY KEY)")
+    query(f"CREATE TABLE {schema}.b (id int PRIMARY KEY, v text)")
+    given: dict[str, Any] = {
+        "required_subscribers": dict.fromkeys(("a", "b", "b.v2"), ("copy",)),
+        "incompatible_change": IncompatibleChange.NEW_TOPIC,
+        "heartbeat": 0.05,
+    }
+    first = options(decoded, schema, [".*"], **given)
+    with running(first, config):
+        query(f"INSERT INTO {schema}.b VALUES (1, '1')")
+        assert [row["after"]["v"] for row in published("b", 1, config)] == ["1"]
+        query(f"ALTER TABLE {schema}.b ALTER v TYPE int USING v::int")
+        query(f"INSERT INTO {schema}.b VALUES (2, 2)")
+        assert [row["after"]["v"] for row in published("b.v2", 2, config)] == [1, 2]
+    query(f"DROP TABLE {schema}.b")
+    confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    with running(first, config):
+        before = query(confirmed, first.slot)
+        query(f"INSERT INTO {schema}.a VALUES (1)")
+        until(lambda: query(confirmed, first.slot) > before, PATIENCE, "a slot that has gone on")
+    for name in "bc":
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY, v int)")
+        query(f"INSERT INTO {schema}.{name} VALUES (3, 3)")
+    route = routes({rf"{schema}\.c": "b.v2", rf"{schema}\.(.*)": "$1"})
+    with running(options(decoded, schema, [".*"], route=route, **given), config):
+        rows = published("b.v2", 4, config)
+        assert sorted(row["source"]["table"] for row in rows[2:]) == ["b", "c"]

@@ -106,9 +106,6 @@ class SessionStart:
         self._options = parts.options
         self._stack = stack
         self._noted: set[int] = set()  # tables of which something is published
-        # Notes, by id, of topics whose tables were dropped, and others have their names: these are read, and begin
-        # where the other topics are.
-        self._left: set[int] = set()
         control, reading = self._connect(), self._connect()
         require_primary(control, parts.options.name, begun=bool(parts.tables.known))
         catalog = DatabaseCatalog(control, self._options.text_columns)
@@ -140,7 +137,7 @@ class SessionStart:
             ConfigError, DataLoss, SchemaMismatch: see :meth:`.CaptureRunner.run`.
         """
         state, options = self.state, self._options
-        notes = self._open_topics()
+        notes, going = self._open_topics()
         self._publish_tables()
         sizes = {
             name: (len(topic.tables), len(json.dumps({str(table.number): table.print for table in topic.tables})))
@@ -162,7 +159,6 @@ class SessionStart:
             self._seal_all(sealer)
         else:
             wal = state.catalog.wal_lsn()
-            going = [note for note in started if id(note) not in self._left]
             slot = require_continuous(options, state.history, self.replication, self._slot, started, going, wal)
             self.confirmed = slot.confirmed
             self._warn_of_left(started)
@@ -184,29 +180,37 @@ class SessionStart:
             connection.execute(f"SET {key} = '{value}'")
         return connection
 
-    def _open_topics(self) -> Sequence[CaptureNote]:
-        """Open the topics of all tables, take over what their notes say, and return the notes."""
+    def _open_topics(self) -> tuple[Sequence[CaptureNote], Sequence[CaptureNote]]:
+        """Open the topics of all tables, and take over what their notes say.
+
+        Returns:
+            The notes, and those of them from which something goes on. Of the others the tables were dropped and others
+            have their names: these are read, and begin where the other topics are.
+        """
         options, topics = self._options, self.state.topics
         opened = open_topics(self._parts, self._found, CaptureNote.from_bytes)
         tables: dict[str, set[int]] = {}
         for found in self._found:
             topic_name = opened[options.topic_of(found.schema, found.name)].writer.topic
             tables.setdefault(topic_name, set()).add(found.number)
+        notes: list[CaptureNote] = []
+        going: list[CaptureNote] = []
         for each in opened.values():
-            if each.writer.topic in topics:  # a route leads to a version of another topic
+            if each.writer.topic in topics:  # a route leads to a version of another topic, whose notes are taken
                 continue
             topics[each.writer.topic] = topic = TopicState(each.writer)
-            self._left.update(id(note) for note in each.notes if note.named.isdisjoint(tables[topic.writer.topic]))
-            if (note := each.note) is not None and id(note) not in self._left:
+            goes_on = [note for note in each.notes if not note.named.isdisjoint(tables[topic.writer.topic])]
+            notes += each.notes
+            going += [note for note in goes_on if note.at > 0]
+            if (note := each.note) is not None and note in goes_on:
                 topic.at, topic.open, topic.again = note.at, note.open, list(note.again)
-        notes = [note for each in opened.values() for note in each.notes]
         begun = self._slot is not None or any(note.at > 0 for note in notes)  # the slot was made after all first notes
         for found in self._found:
             each = opened[options.topic_of(found.schema, found.name)]
             self._add_table(found, topics[each.writer.topic], each.note, begun=begun)
         for name, topic in topics.items():
             require_equal_columns(options.name, name, [table.readable.table for table in topic.tables])
-        return notes
+        return notes, going
 
     def _add_table(self, found: FoundTable, topic: TopicState, note: CaptureNote | None, *, begun: bool) -> None:
         readable = self.state.catalog.readable(found)
