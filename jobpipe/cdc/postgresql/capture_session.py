@@ -48,7 +48,6 @@ from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.cdc.postgresql.table_reading import TableReading
 from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.cdc.session_tables import columns_error
-from jobpipe.errors import LinkBroken
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +58,6 @@ BATCH_BYTES = 16 * 1024 * 1024
 BUSY = 100  # messages that came one after the other: then a pause does not end the batch, as more will come
 PAUSE_SECONDS = 0.002  # PostgreSQL sends few messages at once, and each look for them costs more than they do
 BUSY_SECONDS = 0.1  # after which a batch does not wait for more
-IN_USE = "55006"  # the slot is active
 
 
 class CaptureSession:
@@ -89,26 +87,13 @@ class CaptureSession:
         self._freshness = Freshness()
         self._measure: LogMeasure | None = None
         self._old_relations: set[int] = set()  # of which the stream has told only in what their topics have
-        self._stream = self._start_stream(start, stack, wake)
+        self._stream = stack.enter_context(
+            ReplicationStream(
+                start.replication, self._options.slot, self._options.publication, start.confirmed, wake=wake
+            )
+        )
         self._check = self._check_of(start)
         self._end_check()
-
-    def _start_stream(self, start: SessionStart, stack: contextlib.ExitStack, wake: int) -> ReplicationStream:
-        import psycopg
-
-        options = self._options
-        try:
-            return stack.enter_context(
-                ReplicationStream(start.replication, options.slot, options.publication, start.confirmed, wake=wake)
-            )
-        except psycopg.Error as error:
-            if error.sqlstate == IN_USE:
-                raise LinkBroken(
-                    f"replication slot {options.slot} is in use: {error.diag.message_primary}. Another process has "
-                    "it, or the server has not noticed yet that one is gone",
-                    slot=options.slot,
-                ) from None
-            raise
 
     def _check_of(self, start: SessionStart) -> HistoryCheck | None:
         """Return the check of what the stream tells; None: nothing is published that it could tell.
@@ -311,6 +296,11 @@ class CaptureSession:
         else:
             self._note_columns(oid)
 
+    def _note_old_columns(self, oid: int) -> None:
+        """Note the columns of a table whose change is published, if the stream has told of them before."""
+        if oid in self._old_relations:
+            self._note_columns(oid)
+
     def _note_columns(self, oid: int) -> None:
         """Note which columns a table has from here on in the stream."""
         self._old_relations.discard(oid)
@@ -335,8 +325,7 @@ class CaptureSession:
         captured = state.tables.get(int.from_bytes(number))
         if captured is None or begun is None or state.changes < captured.topic.skipped:
             return None
-        if captured.number in self._old_relations:
-            self._note_columns(captured.number)
+        self._note_old_columns(captured.number)
         table, waiting = state.relations[captured.number], captured.topic.waiting
         if not waiting.fits(table):
             self._sealer.flush()  # which may let the table be read from its beginning
@@ -354,8 +343,7 @@ class CaptureSession:
         if found:
             self._sealer.flush()  # once: some of these changes must not be sealed without the others
         for captured in found:
-            if captured.number in self._old_relations:
-                self._note_columns(captured.number)
+            self._note_old_columns(captured.number)
             if not captured.done:
                 self._changes.dropped.add(begun.xid)
                 if captured.chunk is None:  # nothing of it is published

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FEEDBACK_SECONDS = 10.0  # a sixth of wal_sender_timeout's default
 MESSAGES_SINCE = 140_000  # the version from which logical messages are streamed
+_IN_USE = "55006"
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE
 _LOST = ("42704", "58P01", "55000")  # the publication was not there then, a file of the log is gone, the slot is lost
 _KEEPALIVE = ord("k")
@@ -40,14 +41,13 @@ class ReplicationStream:
         sent: the server has sent all before it.
 
     Raises:
-        psycopg.Error: the slot cannot be streamed.
+        LinkBroken: the slot is in use.
+        psycopg.Error: it cannot be streamed.
     """
 
     def __init__(
         self, connection: psycopg.Connection[Any], slot: str, publication: str, start: int, *, wake: int
     ) -> None:
-        from psycopg import sql
-
         self.sent = start
         self._confirmed = start
         self._connection = connection
@@ -56,14 +56,7 @@ class ReplicationStream:
         self._ended = threading.Event()
         self._over = False  # nothing follows
         self._wake = wake
-        connection.execute(
-            sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}{})").format(
-                sql.Identifier(slot),
-                sql.SQL(lsn_text(start)),
-                sql.Literal(f'"{publication.replace(chr(34), chr(34) * 2)}"'),
-                sql.SQL(", messages 'true'" if connection.info.server_version >= MESSAGES_SINCE else ""),
-            )
-        )
+        self._start(slot, publication)
         self._thread = threading.Thread(target=self._feed_back, name=f"cdc-feedback-{slot}", daemon=True)
         self._thread.start()
 
@@ -97,6 +90,27 @@ class ReplicationStream:
             if self._pgconn.socket not in self._ready(deadline - time.monotonic()):
                 return []
             self._consume()
+
+    def _start(self, slot: str, publication: str) -> None:
+        from psycopg import Error, sql
+
+        connection, start = self._connection, self._confirmed
+        statement = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}{})").format(
+            sql.Identifier(slot),
+            sql.SQL(lsn_text(start)),
+            sql.Literal(f'"{publication.replace(chr(34), chr(34) * 2)}"'),
+            sql.SQL(", messages 'true'" if connection.info.server_version >= MESSAGES_SINCE else ""),
+        )
+        try:
+            connection.execute(statement)
+        except Error as error:
+            if error.sqlstate != _IN_USE:
+                raise
+            raise LinkBroken(
+                f"replication slot {slot} is in use: {error.diag.message_primary}. Another process has it, or the "
+                "server has not noticed yet that one is gone",
+                slot=slot,
+            ) from None
 
     def _copied(self, limit: int) -> tuple[list[bytes], list[Keepalive], bool]:
         """Return what libpq has: messages, keepalives, and whether nothing follows."""
