@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -12,12 +13,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from jobpipe.cdc.postgresql import capture_session
+from jobpipe.cdc.postgresql.capture_state import TopicState
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
 from jobpipe.cdc.postgresql.session_start import SessionStart
 from jobpipe.cdc.postgresql.stream.replication_stream import ReplicationStream
 from jobpipe.cdc.postgresql.table_reading import TableReading
+from jobpipe.cdc.postgresql.topic_sealing import TopicSealer
 from jobpipe.config import Config
-from jobpipe.errors import DataLoss
+from jobpipe.errors import ConfigError, DataLoss
 from tests.bus.kit import until
 from tests.cdc.capturing import (
     PATIENCE,
@@ -68,26 +72,6 @@ def test_a_publication_that_is_gone(decoded: Postgres, schema: str, config: Conf
             query(f"DROP PUBLICATION {given.publication}")
             query(f"INSERT INTO {table} VALUES (1)")
             until(lambda: failures, PATIENCE, "the error")
-
-
-def test_requests_that_cannot_be_done(decoded: Postgres, schema: str, config: Config) -> None:
-    """Of a key that is none, and of another key than now; the capture goes on, also after a restart."""
-    query, table = decoded.query, f"{schema}.t"
-    query(f"CREATE TABLE {table} (id int PRIMARY KEY, name text NOT NULL)")
-    query(f"INSERT INTO {table} VALUES (1, 'a')")
-    given, copy = options(decoded, schema, ["t"]), Copy("id")
-    with running(given, config) as capture:
-        follower = Follower("t", copy, config)
-        until(lambda: settled(capture), PATIENCE, "the beginning")
-    with PostgresCapture(given, config) as asking:
-        asking.read_again(table, ["x"])
-        asking.read_again(table, ["0"])
-        query(f"ALTER TABLE {table} DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (name)")
-    for key in (2, 3):
-        with running(given, config):
-            query(f"INSERT INTO {table} VALUES ({key}, 'n{key}')")
-            follower.until(lambda key=key: (key,) in copy.rows, "a change")
-    follower.close()
 
 
 def test_tables_that_come_and_fit_nowhere(decoded: Postgres, schema: str, config: Config) -> None:
@@ -196,33 +180,6 @@ def _crash(server: Postgres) -> None:
     server.start_again()
     with server.connect() as connection:
         assert connection.info.status == psycopg.pq.ConnStatus.OK
-
-
-def test_two_topics_with_requests(decoded: Postgres, schema: str, config: Config) -> None:
-    """The first topic is asked while rows of the second wait for their mark: each row goes to its own topic."""
-    query = decoded.query
-    for name, first in (("a", 0), ("b", 100)):
-        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
-        query(f"INSERT INTO {schema}.{name} SELECT generate_series({first + 1}, {first + 3})")
-    given = options(decoded, schema, ["a", "b"], required_subscribers={"a": ("copy",), "b": ("copy",)})
-    with running(given, config) as capture:
-        until(lambda: settled(capture), PATIENCE, "the beginning")
-        session = capture._session
-        assert session is not None
-        step, asked = session._ranges.step, threading.Event()
-
-        def asking() -> bool:
-            done = step()
-            if session._ranges._window is not None and not asked.is_set():  # of b
-                asked.set()
-                capture.read_again(f"{schema}.a")
-            return done
-
-        session._ranges.step = asking  # type: ignore[method-assign]
-        capture.read_again(f"{schema}.b")
-        rows = {topic: published(topic, 6, config) for topic in ("a", "b")}
-    assert [row["after"]["id"] for row in rows["a"]] == [1, 2, 3] * 2
-    assert [row["after"]["id"] for row in rows["b"]] == [101, 102, 103] * 2
 
 
 def test_topics_are_served_while_the_database_is_away(config: Config) -> None:
@@ -362,3 +319,46 @@ def _exchange(server: Postgres, there: Path, here: Path) -> None:
     for path in (here, *here.rglob("*")):
         os.chown(path, stat.st_uid, stat.st_gid)
     server.start_again()
+
+
+@pytest.mark.parametrize("waits", ["rows", "bytes", None])
+def test_what_is_held_is_bounded(
+    decoded: Postgres, schema: str, config: Config, monkeypatch: pytest.MonkeyPatch, waits: str | None
+) -> None:
+    """A topic lacks a batch of a process whose batches were larger; it is published before all of it has come again."""
+    query = decoded.query
+    for name in "ab":
+        query(f"CREATE TABLE {schema}.{name} (id int PRIMARY KEY)")
+    needed = {"a": ("copy",), "b": ("copy",)}
+    given = options(decoded, schema, ["a", "b"], required_subscribers=needed, heartbeat=60.0)
+    seal, held = TopicSealer.write, list[int]()
+
+    def cut_off(self: TopicSealer, topic: TopicState, *more: Any) -> None:
+        if topic.writer.topic == "b":
+            raise ConfigError("killed here")
+        seal(self, topic, *more)
+
+    with pytest.raises(ConfigError), running(given, config) as capture, monkeypatch.context() as patch:
+        until(lambda: settled(capture), PATIENCE, "the beginning")
+        patch.setattr(TopicSealer, "write", cut_off)
+        query(
+            f"WITH rows AS (INSERT INTO {schema}.a SELECT generate_series(1, 1000) RETURNING id) "
+            f"INSERT INTO {schema}.b SELECT id FROM rows"
+        )
+        until(lambda: failures, PATIENCE, "the cut")
+    flush = TopicSealer.flush
+
+    def note_held(self: TopicSealer) -> None:
+        if self.stream is None:
+            held.extend(topic.waiting.count for topic in self._state.topics.values() if topic.waiting)
+        flush(self)
+
+    monkeypatch.setattr(TopicSealer, "flush", note_held)
+    if waits == "bytes":
+        monkeypatch.setattr(capture_session, "BATCH_BYTES", 1000)
+    with running(dataclasses.replace(given, batch_rows=50 if waits == "rows" else 20_000), config):
+        assert [row["after"]["id"] for row in published("b", 1000, config)] == list(range(1, 1001))
+    assert [row["after"]["id"] for row in published("a", 1000, config)] == list(range(1, 1001))
+    assert bool(held) == (waits is not None)
+    if waits == "rows":
+        assert max(held) < 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 import jobpipe
 from jobpipe.cdc.capture_options import SchemaChange, Startup
 from jobpipe.cdc.change_rows import RowFormat
-from jobpipe.cdc.postgresql.database.database_catalog import DatabaseCatalog
 from jobpipe.cdc.postgresql.postgres_capture import PostgresCapture
-from jobpipe.cdc.postgresql.postgres_options import PostgresOptions
 from jobpipe.config import Config, load
 from jobpipe.errors import ConfigError, DataLoss, NotAuthorized, SchemaMismatch
 from tests.bus.kit import until
@@ -195,85 +192,6 @@ def test_a_transaction_is_cut_and_killed_in_the_middle(decoded: Postgres, schema
         rows = published("t", 5000, config)
     assert [row["after"]["id"] for row in rows] == list(range(1, 5001))
     assert len({row["source"]["txId"] for row in rows}) == 1
-
-
-def test_a_part_is_read_again(decoded: Postgres, schema: str, config: Config, caplog: pytest.LogCaptureFixture) -> None:
-    """Asked for while it is stopped, and from another process; in pieces of two rows; wrong requests are logged."""
-    query, table = decoded.query, f"{schema}.t"
-    query(f"CREATE TABLE {table} (a text, b int, PRIMARY KEY (a, b))")
-    query(f"INSERT INTO {table} SELECT chr(97 + i / 4), i FROM generate_series(0, 11) i")
-    given = options(decoded, schema, ["t"], chunk_size=2, required_subscribers={"t": ("copy",)})
-    with running(given, config) as capture:
-        until(lambda: settled(capture), PATIENCE, "the beginning")
-    with PostgresCapture(given, config) as other:
-        other.read_again(table, ["a", "1"], ["c", "8"])
-        with pytest.raises(ConfigError, match="a key has a value for each of a, b"):
-            other.read_again(table, ["a"], None)
-        with pytest.raises(ConfigError, match=r"captures no table .*\.other"):
-            other.read_again(f"{schema}.other")
-        number, print_ = query("SELECT %s::regclass::oid::int", table)[0][0], _key_print(decoded, given)
-        for wrong in (
-            json.dumps({"table": number, "key": print_, "after": ["a"], "through": None}),
-            json.dumps({"table": number, "key": "other", "after": None, "through": None}),
-            json.dumps({"table": 1, "key": print_, "after": None, "through": None}),
-            "junk",
-        ):
-            query("SELECT pg_logical_emit_message(true, %s, %s::text)", f"jobpipe:{given.slot}", wrong)
-        other.read_again(table, ["c", "9"])
-    with running(given, config):
-        rows = published("t", 12 + 7 + 2, config)
-    assert [row["op"] for row in rows] == ["r"] * 21
-    assert [row["after"]["b"] for row in rows[12:]] == [2, 3, 4, 5, 6, 7, 8, 10, 11]
-    said = [line.partition("read again: ")[2] for line in caplog.messages if "is not read again" in line]
-    assert sorted(said) == [
-        "it is no request of `jobpipe cdc read-again`",
-        f"table {table} has another key now",
-        f"table {table}: a key has a value for each of a, b",
-        "the capture has no table of number 1",
-    ]
-
-
-def _key_print(server: Postgres, given: PostgresOptions) -> str:
-    with server.connect() as connection:
-        catalog = DatabaseCatalog(connection)
-        return catalog.readable(catalog.tables(given.tables)[0]).key_print
-
-
-@pytest.mark.slow
-def test_a_part_is_read_again_under_new_names(decoded: Postgres, schema: str, config: Config) -> None:
-    """The table and its key have other names, and no row was changed since: the stream has not told of them yet."""
-    query = decoded.query
-    query(f"CREATE TABLE {schema}.t (id int PRIMARY KEY)")
-    query(f"INSERT INTO {schema}.t VALUES (1), (2), (3)")
-    route = routes({rf"{schema}\..*": "t"})
-    given = options(decoded, schema, [".*"], route=route, required_subscribers={"t": ("copy",)}, heartbeat=60.0)
-    with running(given, config) as capture:
-        until(lambda: settled(capture), PATIENCE, "the beginning")
-        query(f"ALTER TABLE {schema}.t RENAME COLUMN id TO number")
-        query(f"ALTER TABLE {schema}.t RENAME TO u")
-        capture.read_again(f"{schema}.u", ["1"], ["2"])
-        rows = published("t", 4, config)
-        query(f"DELETE FROM {schema}.u WHERE number = 3")
-        gone = published("t", 5, config)[4]
-    assert [row["after"] for row in rows[3:]] == [{"number": 2}]
-    assert (gone["op"], gone["before"]) == ("d", {"number": 3})
-
-
-@pytest.mark.slow
-def test_a_part_is_read_again_by_a_key_of_the_users_type(decoded: Postgres, schema: str, config: Config) -> None:
-    """Its name has no schema where the search path finds it."""
-    query, kind = decoded.query, f"mood_{schema}"
-    query(f"CREATE TYPE public.{kind} AS ENUM ('a', 'b')")
-    try:
-        query(f"CREATE TABLE {schema}.t (id {kind} PRIMARY KEY)")
-        query(f"INSERT INTO {schema}.t VALUES ('a'), ('b')")
-        given = options(decoded, schema, ["t"], required_subscribers={"t": ("copy",)})
-        with running(given, config) as capture:
-            until(lambda: settled(capture), PATIENCE, "the beginning")
-            capture.read_again(f"{schema}.t", ["a"])
-            assert [row["after"]["id"] for row in published("t", 3, config)] == ["a", "b", "b"]
-    finally:
-        query(f"DROP TYPE public.{kind} CASCADE")
 
 
 @pytest.mark.slow
