@@ -66,7 +66,7 @@ class MysqlSession:
         self._is_full = False  # some topic's changes that wait are enough
         self._touched = False  # the transaction that is coming has changes of captured tables
         self._seals = 0  # that were made before it
-        self._marks: dict[str, int] = {}  # changes of each topic that waited before it
+        self._marks: dict[str, int] = {}  # changes that waited before it, of each topic to which it has added some
         self._savepoints: dict[str, tuple[int, dict[str, int]]] = {}  # of it, the same two by name
         self._found_more = False
         self._heartbeat = time.monotonic()
@@ -184,12 +184,10 @@ class MysqlSession:
         elif isinstance(event, Begin):
             self._begun, self._touched = event, False
             self._seals = self._sealer.seals
-            self._marks = self._waiting()
+            self._marks.clear()
             self._savepoints.clear()
             state.note_file(*self._stream.file_made)
-            state.begun = event.gtid
-            for topic in state.topics.values():
-                topic.begin(event.gtid, event.start, state.at.gtids)
+            state.begin(event.gtid, event.start)
         elif isinstance(event, End):
             self._take_end(event)
         elif isinstance(event, Idle):
@@ -198,15 +196,12 @@ class MysqlSession:
                 state.reach(event.at)
                 self._reading.settle()
         elif isinstance(event, Savepoint):
-            self._savepoints[event.name] = self._sealer.seals, self._waiting()
+            waiting = {name: len(state.topics[name].waiting) for name in self._marks}
+            self._savepoints[event.name] = self._sealer.seals, waiting
         elif (name := rolled_back_to(event)) is not None:
             self._undo_since(name)
         else:
             self._take_statement(event)
-
-    def _waiting(self) -> dict[str, int]:
-        """Return how many changes of each topic wait."""
-        return {name: len(topic.waiting) for name, topic in self._state.topics.items()}
 
     def _is_placed(self, at: Position) -> bool:
         """Tell whether a place between two transactions is that of our GTIDs.
@@ -246,9 +241,7 @@ class MysqlSession:
                 reason="rollback",
                 gtid=begun.gtid,
             )
-        for topic in self._state.topics.values():
-            topic.waiting.undo(self._marks[topic.writer.topic])
-        self._reading.drop_window()
+        self._undo_to(self._marks)
 
     def _undo_since(self, savepoint: str) -> None:
         """Drop the changes since a savepoint of the transaction that is coming.
@@ -268,8 +261,12 @@ class MysqlSession:
                 reason="rollback",
                 gtid=begun.gtid,
             )
-        for topic in self._state.topics.values():
-            topic.waiting.undo(marks[topic.writer.topic])
+        self._undo_to({**self._marks, **marks})
+
+    def _undo_to(self, marks: dict[str, int]) -> None:
+        """Let no more changes of each topic wait than there were."""
+        for name, count in marks.items():
+            self._state.topics[name].waiting.undo(count)
         self._reading.drop_window()
 
     def _xa_error(self, begun: Begin) -> DataLoss:
@@ -288,7 +285,7 @@ class MysqlSession:
             return
         had = max(0, min(len(rows.rows), captured.skipped - captured.changes))
         if had:
-            captured.changes += int(had)
+            self._state.count(captured, int(had))
             if had == len(rows.rows):
                 return
         self._touched = True
@@ -302,9 +299,16 @@ class MysqlSession:
             waiting = captured.topic.waiting
             if not waiting.fits(captured.table):
                 self._flush()
-            waiting.add(changes, rows.size)
+            self._add(captured, changes, rows.size)
             self._is_full |= len(waiting) >= self._options.batch_rows or waiting.size >= BATCH_BYTES
-        captured.changes += len(rows.rows) - int(had)  # last: until then a note that is sealed must not count them
+        # Last: until then a note that is sealed must not count them.
+        self._state.count(captured, len(rows.rows) - int(had))
+
+    def _add(self, captured: CapturedTable, changes: list[Change], size: int = 0) -> None:
+        """Let changes of the transaction that is coming wait; they must fit."""
+        waiting = captured.topic.waiting
+        self._marks.setdefault(captured.topic.writer.topic, len(waiting))
+        waiting.add(changes, size)
 
     def _table_of(self, logged: BinlogTable) -> Table:
         """Return a table as the log tells of it."""
@@ -333,11 +337,9 @@ class MysqlSession:
             return
         for effect in effects_of(statement.database, statement.text):
             for captured in self._tables_of(effect):
-                if captured.changes < captured.skipped:
-                    captured.changes += 1
-                    continue
-                self._take_effect(effect, captured)
-                captured.changes += 1
+                if captured.changes >= captured.skipped:
+                    self._take_effect(effect, captured)
+                self._state.count(captured, 1)
 
     def _tables_of(self, effect: TableEffect) -> list[CapturedTable]:
         """Return the captured tables that a statement changes, or may change."""
@@ -373,7 +375,7 @@ class MysqlSession:
                 gtid=begun.gtid,
                 file=begun.start.file,
             )
-            captured.topic.waiting.add([truncated])
+            self._add(captured, [truncated])
             captured.take_back = False
         captured.bound, captured.rows = None, 0
         if effect.effect is Effect.REPLACED:

@@ -133,9 +133,7 @@ class MysqlStart:
             state.at = replace(state.at, made=made)
         by_position = state.mariadb and same
         state.placed = by_position
-        for topic in state.topics.values():
-            topic.replaying, topic.same_server = topic.at is not None, by_position
-            topic.reach(state.at)
+        state.replay(same_server=by_position)
         for name in self._to_note:
             sealer.seal(state.topics[name])  # a restart must know that its tables are read
         sealer.seal_first()

@@ -138,6 +138,11 @@ class TopicState:
     tables: list[CapturedTable] = field(default_factory=list)
     absent: tuple[str, ...] = ()
 
+    @property
+    def skips(self) -> bool:
+        """Whether it has changes of the transaction that is coming, so that these are skipped."""
+        return any(table.skipped for table in self.tables)
+
     def begin(self, gtid: str, start: Position, before: GtidState) -> None:
         """Find what it has of a transaction that begins, before which others have come.
 
@@ -153,7 +158,6 @@ class TopicState:
                 had = {} if self.open is None else self.open.changes
             self.replaying = whole
         for table in self.tables:
-            table.changes = 0
             table.skipped = float("inf") if whole else had.get(table.name, 0)
 
     def _require_next(self, at: Place, gtid: str, start: Position, before: GtidState) -> None:
@@ -208,6 +212,8 @@ class LogState:
     freshness: Freshness = field(default_factory=Freshness)
     starting: bool = False
     files_made: dict[str, int] = field(default_factory=dict)
+    _counted: list[CapturedTable] = field(default_factory=list)  # that the transaction that is coming has changed
+    _replayed: list[TopicState] = field(default_factory=list)  # that are replaying, or skip what comes
 
     def note_columns(self, captured: CapturedTable, table: Table) -> None:
         """Note that a table has other columns from here on in the log.
@@ -227,14 +233,41 @@ class LogState:
             if len(self.files_made) > KNOWN_FILES:
                 del self.files_made[next(iter(self.files_made))]
 
+    def replay(self, *, same_server: bool) -> None:
+        """Note that the log, of the server of the notes or another one, may bring what topics have already."""
+        for topic in self.topics.values():
+            topic.replaying, topic.same_server = topic.at is not None, same_server
+            topic.reach(self.at)
+        self._replayed = [topic for topic in self.topics.values() if topic.replaying]
+
     @property
     def is_replaying(self) -> bool:
         """Whether the log may bring what a topic has already."""
-        return any(topic.replaying for topic in self.topics.values())
+        return any(topic.replaying for topic in self._replayed)
+
+    def begin(self, gtid: str, start: Position) -> None:
+        """Note that a transaction begins; takes as long as topics replay and tables were changed, not as there are.
+
+        Raises:
+            DataLoss: see :meth:`TopicState.begin`.
+        """
+        for table in self._counted:
+            table.changes = 0
+        self._counted.clear()
+        self.begun = gtid
+        for topic in self._replayed:
+            topic.begin(gtid, start, self.at.gtids)
+        self._replayed = [topic for topic in self._replayed if topic.replaying or topic.skips]
+
+    def count(self, table: CapturedTable, changes: int) -> None:
+        """Count changes of a table that the transaction has brought."""
+        if not table.changes:
+            self._counted.append(table)
+        table.changes += changes
 
     def reach(self, position: Position, gtid: str | None = None) -> None:
         """Note that the log has come to a place between two transactions; with ``gtid`` one of them has ended."""
         gtids = self.at.gtids if gtid is None else self.at.gtids.adding(gtid)
         self.at = Place(position, gtids, self.files_made.get(position.file, 0))
-        for topic in self.topics.values():
+        for topic in self._replayed:
             topic.reach(self.at)
