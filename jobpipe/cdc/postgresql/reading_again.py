@@ -137,6 +137,7 @@ class RangeReading:
         self._state = state
         self._sealer = sealer
         sealer.note_changes = self.note_changes
+        self._asked = [topic for topic in state.topics.values() if topic.again]
         self._window: _Window | None = None
         self._running: Visibility | None = None  # what ran when the next request was begun: snapshots must see it
         self._streamed = StreamedTransactions(state)
@@ -144,7 +145,7 @@ class RangeReading:
     @property
     def wanted(self) -> bool:
         """Whether there is something to do."""
-        return any(topic.again for topic in self._state.topics.values())
+        return bool(self._asked)
 
     @property
     def awaits_mark(self) -> bool:
@@ -172,6 +173,8 @@ class RangeReading:
         if asked is None or table is None or problem is not None:
             log.error("capture %s: a part of a table is not read again: %s", state.name, problem)
             return
+        if not table.topic.again:
+            self._asked.append(table.topic)
         table.topic.again.append(asked)
         table.topic.unnoted = True
 
@@ -195,8 +198,7 @@ class RangeReading:
         self._sealer.flush()
         window, self._window = self._window, None
         if window is None:
-            topic = next(topic for topic in self._state.topics.values() if topic.again)
-            return self._read(topic, topic.again[0])
+            return self._read(self._asked[0], self._asked[0].again[0])
         topic = window.topic  # another one may have a request since
         asked = topic.again.pop(0)
         rest = replace(asked, after=window.piece.high or asked.after)
@@ -210,6 +212,7 @@ class RangeReading:
                 "it is; ask for less",
                 *(self._state.name, window.readable.table),
             )
+        self._drop_done()
         self._sealer.write(topic, topic.writer.rows.read(window.readable.table, window.unchanged()))
         return True
 
@@ -248,5 +251,9 @@ class RangeReading:
         """Drop a request that cannot be done."""
         topic.again.pop(0)
         topic.unnoted = True
+        self._drop_done()
         log.error("capture %s: a part of a table is not read again: %s", self._state.name, why)
         return True
+
+    def _drop_done(self) -> None:
+        self._asked = [topic for topic in self._asked if topic.again]
