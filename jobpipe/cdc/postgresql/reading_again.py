@@ -137,7 +137,7 @@ class RangeReading:
         self._state = state
         self._sealer = sealer
         sealer.note_changes = self.note_changes
-        self._asked = [topic for topic in state.topics.values() if topic.again]
+        self._asked = [topic for topic in state.topics.values() if topic.again]  # one after the other
         self._window: _Window | None = None
         self._running: Visibility | None = None  # what ran when the next request was begun: snapshots must see it
         self._streamed = StreamedTransactions(state)
@@ -199,7 +199,7 @@ class RangeReading:
         window, self._window = self._window, None
         if window is None:
             return self._read(self._asked[0], self._asked[0].again[0])
-        topic = window.topic  # another one may have a request since
+        topic = window.topic
         asked = topic.again.pop(0)
         rest = replace(asked, after=window.piece.high or asked.after)
         if window.ended:

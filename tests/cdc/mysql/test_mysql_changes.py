@@ -370,17 +370,19 @@ def test_tables_without_transactions(logged: MySqlServer, database: str, config:
     if logged.name == "MySQL":
         pytest.skip("MySQL with GTIDs refuses such transactions (1785)")
     logged.query("CREATE TABLE t (id int PRIMARY KEY, n int)", database)
+    logged.query("CREATE TABLE u (id int PRIMARY KEY)", database)
     logged.query("CREATE TABLE m (id int PRIMARY KEY) ENGINE = MyISAM", database)
     mixed = ["BEGIN", "INSERT INTO t VALUES (%d, 1)", "INSERT INTO m VALUES (%d)", "UPDATE t SET n = 2"]
-    with followed(logged, database, config, t="id") as follow:
+    with followed(logged, database, config, t="id", u="id") as follow:
         with follow.running():
             all_of(logged, database, *(each.replace("%d", "1") for each in mixed), "COMMIT")
             follow.equal()
             all_of(logged, database, *(each.replace("%d", "2") for each in mixed), "ROLLBACK")
             all_of(logged, database, "INSERT INTO t VALUES (3, 3)")
             follow.equal()
-            part = ["BEGIN", "SAVEPOINT s", *(each.replace("%d", "4") for each in mixed[1:]), "ROLLBACK TO s", "COMMIT"]
-            all_of(logged, database, *part)
+            part = [each.replace("%d", "4") for each in mixed[1:]]  # u has changes before it and in it, t in it alone
+            part = ["SAVEPOINT s", "INSERT INTO u VALUES (5)", *part, "ROLLBACK TO s"]
+            all_of(logged, database, "BEGIN", "INSERT INTO u VALUES (4)", *part, "INSERT INTO u VALUES (6)", "COMMIT")
             all_of(logged, database, "INSERT INTO t VALUES (5, 5)")
             follow.equal()
 
