@@ -54,6 +54,11 @@ class DatabaseServer(ABC):
             os.chown(self.folder, user.pw_uid, user.pw_gid)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Of its programs. Where MariaDB starts, it removes temporary tables from /tmp, also those of others."""
+        return {**os.environ, "TMPDIR": str(self.folder)}
+
+    @property
     def log(self) -> Path:
         """What the server says."""
         return self.folder / "log"
@@ -126,7 +131,15 @@ class DatabaseServer(ABC):
     def run(self, *command: str, stdin: str = "") -> None:
         """Run a program to its end, as the server's user."""
         words = ["setpriv", *self._become, *command]
-        done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+        done = subprocess.run(
+            words,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+            env=self.environment,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _start(self) -> bool:
@@ -134,7 +147,13 @@ class DatabaseServer(ABC):
         with self.log.open("ab") as log:
             # The signal comes when the thread that starts it ends.
             words = ["setpriv", *self._become, f"--pdeathsig={self.end_signal.name.removeprefix('SIG')}"]
-            self._server = subprocess.Popen([*words, *self.command()], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._server = subprocess.Popen(
+                [*words, *self.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+            )
         deadline = time.monotonic() + START_SECONDS
         while self._server.poll() is None and time.monotonic() < deadline:
             if self.answers():
