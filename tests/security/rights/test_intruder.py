@@ -56,6 +56,7 @@ def test_a_reader_with_random_requests_takes_nothing(tmp_path: Path) -> None:
                     and not intruder.never_sent  # which requests come first is by chance
                 ),
                 "his requests",
+                timeout=180.0,  # they take 20 s alone, and a minute where four processes share two cores
             )
             before = rig.journal.rows
             rig.wait_until(lambda: rig.received("flow") > before, "rows of the flow")
